@@ -14,7 +14,6 @@ from tokendynamics.cli._options import Half
 from tokendynamics.cli._signature import Json, Positive, command
 from tokendynamics.cli._terminal import Console, echo_json, table
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.words import plural
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def inspect_command(
     from tokendynamics.provenance.manifest import plain
 
     if layer is not None and prompt is None:
-        raise ArgumentValueError(expected("layer", "--layer together with --prompt", f"--layer {layer} alone"))
+        raise ArgumentValueError("layer", "--layer together with --prompt", f"--layer {layer} alone")
     kept.models([model])
     checkpoint = load(model, half=half, allow_pickle=allow_pickle)
     if verify:

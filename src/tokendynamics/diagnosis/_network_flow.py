@@ -17,7 +17,7 @@ from tokendynamics.diagnosis.network import besides_the_form
 from tokendynamics.dynamics import Flow
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_integer
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained.architecture import as_layers
@@ -138,7 +138,7 @@ def flow_of(
     space = Sphere() if space is None else space
     with_radius = _has_radius(space)
     if dtype not in (torch.float32, torch.float64):
-        raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
+        raise ArgumentValueError("dtype", "torch.float32 or torch.float64", shown(dtype))
     count = None if tokens is None else as_count(tokens, "tokens")
     chosen = plain_layers(checkpoint, layers if layers is None or isinstance(layers, Iterable) else [layers], count)
     every = zip(chosen, checkpoint.iter_attention(chosen), strict=True)
@@ -155,7 +155,7 @@ def _has_radius(space: Space) -> bool:
     geometry = geometry_of(space) if isinstance(space, Space) else None
     with_radius = geometry is not None and geometry.norm == "pre"
     if geometry is None or not (with_radius or geometry.closed_form) or geometry.metric is not None:
-        raise ArgumentValueError(expected("space", "Sphere(), Free() or Normalized('pre')", repr(space)))
+        raise ArgumentValueError("space", "Sphere(), Free() or Normalized('pre')", repr(space))
     return with_radius
 
 
@@ -164,7 +164,7 @@ def _circuits(
 ) -> LayerCircuits:
     if with_radius and weights.norm_gain is None:
         wanted = "Sphere() or Free() for a network without a norm before attention"
-        raise ArgumentValueError(expected("space", wanted, f"Normalized('pre') at layer {layer}"))
+        raise ArgumentValueError("space", wanted, f"Normalized('pre') at layer {layer}")
     return LayerCircuits(weights, on_sphere or with_radius, dtype, with_radius=with_radius)
 
 
@@ -181,14 +181,14 @@ def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None, tokens: 
     layers = as_layers(several, checkpoint.architecture.layers)
     if checkpoint.layout.streams > 1:
         wanted = "layers whose attention adds to the states that it reads"
-        raise ArgumentValueError(expected("layers", wanted, f"{checkpoint.layout.streams} streams of states"))
+        raise ArgumentValueError("layers", wanted, f"{checkpoint.layout.streams} streams of states")
     kinds = [checkpoint.layout.layers[layer - 1].attention for layer in layers]
     if len({None if kind is None or kind.rotation is None else kind.rotation.frequencies for kind in kinds}) > 1:
         wanted = "layers that turn queries and keys alike, as one flow does"
-        raise ArgumentValueError(expected("layers", wanted, "several rotations", "take the layers of one kind"))
+        raise ArgumentValueError("layers", wanted, "several rotations", "take the layers of one kind")
     if len({kind.causal for kind in kinds if kind is not None}) > 1:
         wanted = "layers with one mask, as one flow has"
-        raise ArgumentValueError(expected("layers", wanted, "causal and full masks", "take the layers of one kind"))
+        raise ArgumentValueError("layers", wanted, "causal and full masks", "take the layers of one kind")
     for layer in layers:
         attention = checkpoint.layout.layers[layer - 1].attention
         if attention is None:
@@ -200,7 +200,7 @@ def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None, tokens: 
             came.append(f"windows of {plural(attention.window, 'token')}, where there are {tokens}")
         if came:
             wanted = "layers whose attention is a softmax of a bilinear form"
-            raise ArgumentValueError(expected("layers", wanted, f"layer {layer} with {', '.join(came)}"))
+            raise ArgumentValueError("layers", wanted, f"layer {layer} with {', '.join(came)}")
     return layers
 
 

@@ -11,7 +11,6 @@ import xarray as xr
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_text
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.layout import CROSSES, AttentionLayout
 from tokendynamics.words import in_layers, listing, plural
@@ -193,7 +192,7 @@ def checked_model(values: Any) -> dict[str, Any]:
     as_text(values["name"], "name")
     for name, least in (("layers", 1), ("dim", 1), ("heads", 0), ("parameters", 1)):
         if as_integer(values[name], name) < least:
-            raise ArgumentValueError(expected(name, f"at least {least}", values[name]))
+            raise ArgumentValueError(name, f"at least {least}", values[name])
     return dict(values)
 
 

@@ -22,7 +22,7 @@ from tokendynamics.diagnosis.verdict import (
 )
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_choice, as_integer, as_text
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.edits.variant import NAMED, PARTS
 from tokendynamics.provenance.manifest import plain
@@ -431,7 +431,7 @@ def _levers(values: Any, table: xr.Dataset, effect: xr.Dataset | None) -> Levers
     where = as_integer(values["where"], "where")
     best = None if effect is None else as_integer(values["best"], "best", 0, table.sizes["candidate"] - 1)
     if where not in table.layer.values:
-        raise ArgumentValueError(expected("levers", f"a layer from 1 to {table.sizes['layer']}", where))
+        raise ArgumentValueError("levers", f"a layer from 1 to {table.sizes['layer']}", where)
     return Levers(
         table,
         float(values["kappa"]),
@@ -452,11 +452,11 @@ def _deeper(values: Any, table: xr.Dataset) -> Deeper:
     if not (
         (table.fit_first >= 0) & (table.fit_first <= table.fit_last) & (table.fit_last < table.sizes["pass"])
     ).all():
-        raise ArgumentValueError(expected("deeper", "fits within its passes", shown(table.fit_last.values.tolist())))
+        raise ArgumentValueError("deeper", "fits within its passes", shown(table.fit_last.values.tolist()))
     for name, dims in _OF_TEXTS.items() if not undecoded else ():
         came = table.variables[name].dims if name in table.variables else None
         if came != dims:
-            raise ArgumentValueError(expected(f"deeper {name}", f"axes {dims}", came))
+            raise ArgumentValueError(f"deeper {name}", f"axes {dims}", came)
     return Deeper(
         table,
         tuple(as_text(sentence, "sentences") for sentence in values["sentences"]),
@@ -471,7 +471,7 @@ def _check_parts(trace: xr.Dataset) -> None:
     norms_there(trace)
     for part, layers in parts_there(trace).items():
         if len(layers) != trace.sizes["layer"] - 1:
-            raise ArgumentValueError(expected(f"trace {part}", f"{trace.sizes['layer'] - 1} layers", len(layers)))
+            raise ArgumentValueError(f"trace {part}", f"{trace.sizes['layer'] - 1} layers", len(layers))
 
 
 def _check_depth(fields: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
@@ -479,12 +479,12 @@ def _check_depth(fields: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
     layers = fields["model"]["layers"]
     for name in tables.keys() & {"trace", "paths", "baseline", "directions"}:
         if tables[name].layer.values.tolist() != list(range(layers + 1)):
-            raise ArgumentValueError(expected(name, f"layers 0 to {layers}", shown(tables[name].layer.values.tolist())))
+            raise ArgumentValueError(name, f"layers 0 to {layers}", shown(tables[name].layer.values.tolist()))
     if len(fields["verdict"].layers) != layers:
         came = f"{len(fields['verdict'].layers)} badges"
-        raise ArgumentValueError(expected("verdict", f"a badge for each of {layers} layers", came))
+        raise ArgumentValueError("verdict", f"a badge for each of {layers} layers", came)
     for name in tables.keys() & {"levers", "heads", "sources"}:
         if tables[name].layer.values.tolist() != list(range(1, layers + 1)):
-            raise ArgumentValueError(expected(name, f"layers 1 to {layers}", shown(tables[name].layer.values.tolist())))
+            raise ArgumentValueError(name, f"layers 1 to {layers}", shown(tables[name].layer.values.tolist()))
     if "audit" in tables and not set(tables["audit"].layer.values.tolist()) <= set(range(1, layers + 1)):
-        raise ArgumentValueError(expected("audit", f"layers from 1 to {layers}", "others"))
+        raise ArgumentValueError("audit", f"layers from 1 to {layers}", "others")

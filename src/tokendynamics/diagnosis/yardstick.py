@@ -23,7 +23,7 @@ from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, noun_in
 from tokendynamics.numerics import ArgumentValueError, CheckpointError, MemoryLimitError
 from tokendynamics.numerics.arguments import as_choice, as_finite, as_integer, as_text
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import Variant
 from tokendynamics.pretrained.loading import untrained_twin
@@ -149,7 +149,7 @@ def _measured(ckpt: Checkpoint, prompts: NamedPrompts, counting: dict[str, Any],
     seed = 0 if ckpt.random_seed is None else ckpt.random_seed + 1
     twin = untrained_twin(ckpt, seed)
     if unlike := sizes_differ(ckpt, twin, "widths", "depths"):
-        raise CheckpointError(expected("baseline", "a configuration that describes the network", unlike))
+        raise CheckpointError("baseline", "a configuration that describes the network", unlike)
     if ckpt.variant != Variant():
         twin = twin.under(ckpt.variant)
     traced = trace(twin, prompts, **counting, progress=report)
@@ -252,16 +252,15 @@ def measured_networks(user_table: Path | None = None) -> tuple[MeasuredNetwork, 
 def _rows_in(path: Path) -> tuple[MeasuredNetwork, ...]:
     values = read_json(path, "reference")
     if not isinstance(values, dict) or "networks" not in values:
-        raise ArgumentValueError(expected("reference", "a table of measured networks", f"{path} without networks"))
+        raise ArgumentValueError("reference", "a table of measured networks", f"{path} without networks")
     if values.get("version") != VERSION:
-        advice = "add the diagnoses to a new table"
         came = f"version {shown(values.get('version'))} at {path}"
-        raise ArgumentValueError(expected("reference", f"a table of version {VERSION}", came, advice))
+        raise ArgumentValueError("reference", f"a table of version {VERSION}", came, "add the diagnoses to a new table")
     try:
         return tuple(map(_row, values["networks"]))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise ArgumentValueError(expected("reference", "a table of measured networks", f"{path} ({reason})")) from error
+        raise ArgumentValueError("reference", "a table of measured networks", f"{path} ({reason})") from error
 
 
 def _row(values: Any) -> MeasuredNetwork:
@@ -291,11 +290,11 @@ def measured_network(diagnosis: Diagnosis, texts: str, name: str | None = None) 
     """
     model, end = diagnosis.model, _at_end(diagnosis.trace)
     if model.get("random_seed") is not None:
-        raise ArgumentValueError(expected("folder", "a diagnosis of a trained network", f"untrained {model['name']}"))
+        raise ArgumentValueError("folder", "a diagnosis of a trained network", f"untrained {model['name']}")
     low, high = (float(bound) for bound in end.consensus_relative_interval)
     if isnan(low):
         came = f"{len(diagnosis.trace.prompt)}, without an interval"
-        raise ArgumentValueError(expected("folder", "a diagnosis with an interval of κ′ over its texts", came))
+        raise ArgumentValueError("folder", "a diagnosis with an interval of κ′ over its texts", came)
     versions = diagnosis.manifest["versions"]
     sizes: dict[str, Any] = {size: int(model[size]) for size in _SIZES}
     numbers: dict[str, Any] = {measure: round(float(end[measure]), 6) for measure in _NUMBERS}

@@ -20,7 +20,6 @@ from tokendynamics.figures.recording import Recording, Run, choose_view, read_ru
 from tokendynamics.figures.style import SINGLE, check_pixels, known_suffix, panels, paper_style
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.arguments import ArrayLike, as_positive
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import install, missing
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.whole import whole_file
@@ -95,7 +94,7 @@ def find_ffmpeg() -> str:
             ffmpeg = None  # the package came without a program for this platform
     if ffmpeg is None:
         wanted = "ffmpeg on the PATH or the package imageio-ffmpeg, to write an .mp4"
-        raise ArgumentValueError(expected("path", wanted, "neither", f"{install('animations')}, or write a .gif"))
+        raise ArgumentValueError("path", wanted, "neither", f"{install('animations')}, or write a .gif")
     return ffmpeg
 
 
@@ -185,7 +184,7 @@ def picked(saved: int, frames_per_second: float, seconds: float | None) -> list[
         longest = f"{1 / frames_per_second:.3g} to {saved / frames_per_second:.3g} s"
         wanted = f"{longest}, for {saved} saved states at {frames_per_second:g} in a second"
         advice = "save more times, lower frames_per_second, or leave seconds out"
-        raise ArgumentValueError(expected("seconds", wanted, f"{seconds:g}", advice))
+        raise ArgumentValueError("seconds", wanted, f"{seconds:g}", advice)
     return [round(step) for step in np.linspace(0, saved - 1, count)] if count > 1 else [saved - 1]
 
 
@@ -220,8 +219,8 @@ def _stamps(recording: Recording) -> list[str]:
 def _checked_kind(path: str | Path, frames_per_second: float) -> str:
     kind = known_suffix(path, ("gif", "mp4"))
     if not frames_per_second > 0:
-        raise ArgumentValueError(expected("frames_per_second", "a positive number", frames_per_second))
+        raise ArgumentValueError("frames_per_second", "a positive number", frames_per_second)
     if kind == "gif" and frames_per_second > _FASTEST_GIF:
         advice = "write an .mp4 for more"
-        raise ArgumentValueError(expected("frames_per_second", "at most 50 for a GIF", frames_per_second, advice))
+        raise ArgumentValueError("frames_per_second", "at most 50 for a GIF", frames_per_second, advice)
     return kind

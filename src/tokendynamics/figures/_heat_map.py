@@ -17,7 +17,6 @@ from tokendynamics.figures.recording import to_numpy
 from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.words import number
 
@@ -76,9 +75,9 @@ def heat_map(
     """
     values = _checked_matrix(matrix)
     if cells not in get_args(Cells):
-        raise ArgumentValueError(expected("cells", "one of " + ", ".join(map(repr, get_args(Cells))), repr(cells)))
+        raise ArgumentValueError("cells", "one of " + ", ".join(map(repr, get_args(Cells))), repr(cells))
     if scale is not None and not scale > 0:
-        raise ArgumentValueError(expected("scale", "a positive number", scale))
+        raise ArgumentValueError("scale", "a positive number", scale)
     if column_blocks is None and values.shape[0] == values.shape[1]:
         column_blocks = blocks
     sides = ((row_label, blocks, "blocks"), (column_label, column_blocks, "column_blocks"))
@@ -96,7 +95,7 @@ def heat_map(
 def _checked_matrix(matrix: ArrayLike) -> np.ndarray:
     values = to_numpy(as_tensor(matrix, "matrix", ndim_at_least=2, axes="(row, column)"))
     if values.ndim != 2 or not values.size:
-        raise ArgumentValueError(expected("matrix", "one matrix (row, column)", f"shape {values.shape}"))
+        raise ArgumentValueError("matrix", "one matrix (row, column)", f"shape {values.shape}")
     return values
 
 
@@ -105,7 +104,7 @@ def _side(title: str, blocks: Mapping[str, int] | None, argument: str, total: in
         return Side(title, (("", total),))
     sizes = list(blocks.values())
     if min(sizes, default=0) < 1 or sum(sizes) != total:
-        raise ArgumentValueError(expected(argument, f"positive sizes that add up to {total}", sizes))
+        raise ArgumentValueError(argument, f"positive sizes that add up to {total}", sizes)
     return Side(title, tuple(blocks.items()))
 
 

@@ -17,7 +17,7 @@ from tokendynamics.figures.outcomes import OutcomeCurves, OutcomeMap, Shares
 from tokendynamics.figures.palette import ORANGE, PRINTED
 from tokendynamics.figures.style import DOUBLE, SINGLE, panels, paper_style
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 
 _SIDE_BY_SIDE, _MOST_ROWS, _NEAR = 3, 8, 1e-6
@@ -64,7 +64,7 @@ def phase_diagram(
     (['zero', 'consensus'], [0.667, 0.0])
     """
     if where is not None and not isinstance(where, Mapping):
-        raise ArgumentTypeError(expected("where", "values by the names of parameters", shown(where)))
+        raise ArgumentTypeError("where", "values by the names of parameters", shown(where))
     kind = _kind_of_words(shares)
     chosen = _section(shares, kind, where or {})
     names = _names(chosen, kind, x, y)
@@ -83,10 +83,10 @@ def _kind_of_words(shares: xr.Dataset) -> str:
     """Return the dim of the outcomes: that which the total does not have."""
     if not {"fraction", "low", "high", "total"} <= set(shares):
         wanted = "what tokendynamics.sweeps.fractions returns"
-        raise ArgumentTypeError(expected("shares", wanted, f"variables {', '.join(map(str, shares)) or 'none'}"))
+        raise ArgumentTypeError("shares", wanted, f"variables {', '.join(map(str, shares)) or 'none'}")
     further = [str(dim) for dim in shares.fraction.dims if dim not in shares.total.dims]
     if len(further) != 1:
-        raise ArgumentTypeError(expected("shares", "one dim of words beyond those of total", str(further)))
+        raise ArgumentTypeError("shares", "one dim of words beyond those of total", str(further))
     return further[0]
 
 
@@ -104,7 +104,7 @@ def _section(shares: xr.Dataset, kind: str, where: Mapping[str, Any]) -> xr.Data
             near = values == value
         if not np.any(near):
             wanted = f"a value of {name}: {', '.join(map(str, values[:12]))}{', …' if len(values) > 12 else ''}"
-            raise ArgumentValueError(expected("where", wanted, shown(value)))
+            raise ArgumentValueError("where", wanted, shown(value))
         shares = shares.isel({name: int(np.argmax(near))})
     return shares
 
@@ -112,7 +112,7 @@ def _section(shares: xr.Dataset, kind: str, where: Mapping[str, Any]) -> xr.Data
 def _check_name(argument: str, name: str, shares: xr.Dataset, kind: str) -> None:
     known = [str(dim) for dim in shares.fraction.dims if dim != kind]
     if name not in known:
-        raise ArgumentValueError(expected(argument, f"one of {', '.join(known)}", repr(name)))
+        raise ArgumentValueError(argument, f"one of {', '.join(known)}", repr(name))
 
 
 def _names(shares: xr.Dataset, kind: str, x: str | None, y: str | None) -> list[str]:
@@ -120,21 +120,21 @@ def _names(shares: xr.Dataset, kind: str, x: str | None, y: str | None) -> list[
     dims = [str(dim) for dim in shares.fraction.dims if dim != kind]
     if "point" in dims:
         advice = "sort its points into bins first, or draw systems over its coordinates"
-        raise ArgumentValueError(expected("shares", "those of a grid", "a random design, which has no axes", advice))
+        raise ArgumentValueError("shares", "those of a grid", "a random design, which has no axes", advice)
     for argument, name in (("x", x), ("y", y)):
         if name is not None:
             _check_name(argument, name, shares, kind)
     if x is not None and x == y:
-        raise ArgumentValueError(expected("y", "another parameter than x", repr(y)))
+        raise ArgumentValueError("y", "another parameter than x", repr(y))
     first = [name for name in (x, y) if name is not None]
     rest = [name for name in dims if name not in first]
     names = [x or rest.pop(0), *([y] if y else []), *rest] if dims else []
     if not 1 <= len(names) <= 3:
         came = f"{len(names)}: {', '.join(names)}" if names else "none"
-        raise ArgumentValueError(expected("shares", "one to three parameters", came, "fix others with where="))
+        raise ArgumentValueError("shares", "one to three parameters", came, "fix others with where=")
     if len(names) == 3 and shares.sizes[names[2]] > _MOST_ROWS:
         came = f"{shares.sizes[names[2]]} values of {names[2]}"
-        raise ArgumentValueError(expected("shares", f"at most {_MOST_ROWS} rows of maps", came, "fix one with where="))
+        raise ArgumentValueError("shares", f"at most {_MOST_ROWS} rows of maps", came, "fix one with where=")
     return names
 
 
@@ -142,9 +142,9 @@ def _words(shares: xr.Dataset, kind: str, words: Sequence[str]) -> list[str]:
     known = [str(word) for word in shares[kind].values]
     for word in words:
         if word not in known:
-            raise ArgumentValueError(expected("words", f"of {', '.join(known)}", repr(word)))
+            raise ArgumentValueError("words", f"of {', '.join(known)}", repr(word))
     if len(words) > len(PRINTED):
-        raise ArgumentValueError(expected("words", f"at most {len(PRINTED)}", len(words)))
+        raise ArgumentValueError("words", f"at most {len(PRINTED)}", len(words))
     if words:
         return list(words)
     counts = shares.fraction.sum([dim for dim in shares.fraction.dims if dim != kind])

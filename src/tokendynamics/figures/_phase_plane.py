@@ -15,7 +15,6 @@ from tokendynamics.figures.recording import Recording, Run, Simulated, View, is_
 from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 _GRID = 15
@@ -132,18 +131,18 @@ def _middles(low: float, high: float) -> np.ndarray:
 def _flow_of(states: Run, flow: VelocityField | None) -> VelocityField:
     if is_rescaled(states):
         advice = "draw it without a probe, or take frame='tokens'"
-        raise ArgumentValueError(expected("probe", "None for rescaled tokens", "an index", advice))
+        raise ArgumentValueError("probe", "None for rescaled tokens", "an index", advice)
     if flow is None and isinstance(states, Simulated):
         flow = states.flow
     if flow is None:
-        raise ArgumentValueError(expected("flow", "a flow, since probe is given", "none", "pass flow= or a trajectory"))
+        raise ArgumentValueError("flow", "a flow, since probe is given", "none", "pass flow= or a trajectory")
     space = getattr(flow, "space", None)
     if space is not None and space.constrained:
         advice = "its velocity exists on the surface only: draw tokens() without a probe"
-        raise ArgumentValueError(expected("flow", "a flow of free tokens", f"one on the {space.name}", advice))
+        raise ArgumentValueError("flow", "a flow of free tokens", f"one on the {space.name}", advice)
     return flow
 
 
 def _check_index(argument: str, index: int, count: int) -> None:
     if not -count <= index < count:
-        raise ArgumentValueError(expected(argument, f"an index from 0 to {count - 1}", index))
+        raise ArgumentValueError(argument, f"an index from 0 to {count - 1}", index)

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics.errors import PageError, expected
+from tokendynamics.numerics.errors import PageError
 
 _PROGRAM = Path(__file__).with_name("_chart_process.py")
 _PATIENCE = 10.0
@@ -120,7 +120,7 @@ def svg_of(specification: Mapping[str, Any]) -> str:
 
 
 def _undrawn(came: str) -> PageError:
-    return PageError(expected("page", "a process that draws its charts", came, _ADVICE))
+    return PageError("page", "a process that draws its charts", came, _ADVICE)
 
 
 def _ending(code: int | None) -> str:

@@ -11,7 +11,6 @@ from torch import Tensor
 from tokendynamics.dynamics.options import read_times as increasing_times
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states
-from tokendynamics.numerics.errors import expected
 from tokendynamics.spaces import Space
 from tokendynamics.spaces.geometry import geometry_of
 
@@ -83,7 +82,7 @@ def read_run(run: Run, *, space: Space | None, times: ArrayLike | None, system: 
     """
     if isinstance(run, Simulated):
         if times is not None:
-            raise ArgumentValueError(expected("times", "none, a trajectory has its own", "times as well"))
+            raise ArgumentValueError("times", "none, a trajectory has its own", "times as well")
         chosen, index = one_run(run.tensor, system)
         reached = np.asarray(run.reached, dtype=bool)[index]
         clock = np.asarray(run.times, dtype=np.float64)[reached]
@@ -108,11 +107,11 @@ def timed_run(
     """Return times (time,) and states (time, token, dim) of a trajectory, or of times and states given apart."""
     if isinstance(times, Simulated):
         if states is not None:
-            raise ArgumentValueError(expected("states", "none, a trajectory has its own", "states as well"))
+            raise ArgumentValueError("states", "none, a trajectory has its own", "states as well")
         run = read_run(times, space=None, times=None, system=system)
         return np.asarray(times.times, dtype=np.float64)[: len(run.states)], run.states
     if states is None:
-        raise ArgumentTypeError(expected("states", "a trajectory, or times and states", "times alone"))
+        raise ArgumentTypeError("states", "a trajectory, or times and states", "times alone")
     run, _ = one_run(states, system)
     return read_times(times, len(run)), run
 
@@ -122,15 +121,15 @@ def one_run(states: ArrayLike, system: int | None = None) -> tuple[np.ndarray, t
     array = to_numpy(as_states(states, "states"))
     shape = tuple(array.shape)
     if 0 in shape[-3:]:
-        raise ArgumentValueError(expected("states", "at least one time and token", f"shape {shape}"))
+        raise ArgumentValueError("states", "at least one time and token", f"shape {shape}")
     if array.ndim == 3 and system is None:
         return array, ()
     if array.ndim != 4 or (system is None and array.shape[0] != 1):
         advice = "choose one with system=" if array.ndim == 4 else ""
-        raise ArgumentValueError(expected("states", "one run of shape (time, token, dim)", f"shape {shape}", advice))
+        raise ArgumentValueError("states", "one run of shape (time, token, dim)", f"shape {shape}", advice)
     index = 0 if system is None else system
     if not -shape[0] <= index < shape[0]:
-        raise ArgumentValueError(expected("system", f"an index from 0 to {shape[0] - 1}", index))
+        raise ArgumentValueError("system", f"an index from 0 to {shape[0] - 1}", index)
     return array[index], (index,)
 
 
@@ -139,7 +138,7 @@ def read_times(times: ArrayLike, count: int) -> np.ndarray:
     array = np.array(increasing_times(times, at_least=1))
     if array.shape != (count,):
         wanted = f"one time for each of the {count} saved states"
-        raise ArgumentValueError(expected("times", wanted, f"shape {tuple(array.shape)}"))
+        raise ArgumentValueError("times", wanted, f"shape {tuple(array.shape)}")
     return array
 
 
@@ -152,9 +151,7 @@ def _metric(space: Space | None, dim: int, index: tuple[int, ...]) -> np.ndarray
     if space is None:
         return None
     if not isinstance(space, Space):
-        raise ArgumentTypeError(
-            expected("space", "Free(), Sphere(), Ellipsoid(metric) or your own", type(space).__name__)
-        )
+        raise ArgumentTypeError("space", "Free(), Sphere(), Ellipsoid(metric) or your own", type(space).__name__)
     geometry = geometry_of(space)
     if not geometry.quadratic:
         return None
@@ -165,7 +162,7 @@ def _metric(space: Space | None, dim: int, index: tuple[int, ...]) -> np.ndarray
         metric = metric[index]
     if metric.shape != (dim, dim):
         came = f"metric {tuple(metric.shape)} and tokens of dim {dim}"
-        raise ArgumentValueError(expected("space", "a metric of shape (dim, dim)", came))
+        raise ArgumentValueError("space", "a metric of shape (dim, dim)", came)
     return metric
 
 
@@ -174,7 +171,7 @@ def _check_on_surface(states: np.ndarray, metric: np.ndarray) -> None:
     worst = np.unravel_index(int(defect.argmax()), defect.shape)
     if defect[worst] > _OFF_SURFACE:
         came = f"|y^T M y - 1| = {defect[worst]:.3g} at time {worst[0]}, token {worst[1]}"
-        raise ArgumentValueError(expected("states", "tokens on the surface", came, "pass space=None for free tokens"))
+        raise ArgumentValueError("states", "tokens on the surface", came, "pass space=None for free tokens")
 
 
 _ELEVATION, _ASIDE = 22.0, 30.0
@@ -213,10 +210,9 @@ def choose_view(recording: Recording, direction: tuple[float, float] | None) -> 
     """
     dim, letter = recording.dim, recording.letter
     if direction is not None and dim != 3:
-        raise ArgumentValueError(expected("view", "none unless tokens have dim 3", f"a view and dim {dim}"))
+        raise ArgumentValueError("view", "none unless tokens have dim 3", f"a view and dim {dim}")
     if dim == 1:
-        advice = "draw the coordinate with over_time"
-        raise ArgumentValueError(expected("states", "tokens of dim 2 or more", "dim 1", advice))
+        raise ArgumentValueError("states", "tokens of dim 2 or more", "dim 1", "draw the coordinate with over_time")
     if dim == 2:
         return View(np.eye(2), None, (f"{letter}[0]", f"{letter}[1]"))
     if dim == 3:

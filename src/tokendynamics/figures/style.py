@@ -24,7 +24,6 @@ from matplotlib.figure import Figure
 
 from tokendynamics.figures.palette import AXIS, BLUE, INK, MUTED, PRINTED
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.whole import whole_file
 
@@ -41,7 +40,7 @@ def check_inches(**sizes: float) -> None:
     """
     for argument, size in sizes.items():
         if not _SMALLEST <= size <= _LARGEST:
-            raise ArgumentValueError(expected(argument, f"{_SMALLEST:g} to {_LARGEST:g} inches", f"{size:g}"))
+            raise ArgumentValueError(argument, f"{_SMALLEST:g} to {_LARGEST:g} inches", f"{size:g}")
 
 
 def check_panels(columns: int, rows: int) -> None:
@@ -52,10 +51,9 @@ def check_panels(columns: int, rows: int) -> None:
     """
     for argument, count in (("columns", columns), ("rows", rows)):
         if count < 1:
-            raise ArgumentValueError(expected(argument, "at least 1", count))
+            raise ArgumentValueError(argument, "at least 1", count)
     if columns * rows > _MOST_PANELS:
-        came = f"{columns} columns of {rows}"
-        raise ArgumentValueError(expected("columns", f"at most {_MOST_PANELS} panels", came))
+        raise ArgumentValueError("columns", f"at most {_MOST_PANELS} panels", f"{columns} columns of {rows}")
 
 
 def check_pixels(figure: Figure, dots_per_inch: float) -> None:
@@ -69,7 +67,7 @@ def check_pixels(figure: Figure, dots_per_inch: float) -> None:
     if not (dots_per_inch >= _COARSEST and pixels <= _MOST_PIXELS):
         most = f"{_COARSEST:g} to {int((_MOST_PIXELS / (width * height)) ** 0.5)} for {width:g} x {height:g} inches"
         advice = f"a picture may have {_MOST_PIXELS:.0e} pixels"
-        raise ArgumentValueError(expected("dots_per_inch", most, f"{dots_per_inch:g}", advice))
+        raise ArgumentValueError("dots_per_inch", most, f"{dots_per_inch:g}", advice)
 
 
 SINGLE, DOUBLE = 3.3, 6.9
@@ -169,7 +167,7 @@ def panels(
     height = 0.75 * width / columns * rows if height is None else height
     check_inches(width=width, height=height)
     if titles and len(titles) != columns * rows:
-        raise ArgumentValueError(expected("titles", f"{columns * rows} titles, one for each panel", len(titles)))
+        raise ArgumentValueError("titles", f"{columns * rows} titles, one for each panel", len(titles))
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -185,7 +183,7 @@ def panel_for(axes: Axes | None, width: float, height: float | None = None) -> t
         return figure, panel
     figure = axes.get_figure(root=True)
     if not isinstance(figure, Figure):
-        raise ArgumentValueError(expected("axes", "a panel of a figure", "one that was removed from its figure"))
+        raise ArgumentValueError("axes", "a panel of a figure", "one that was removed from its figure")
     return figure, axes
 
 
@@ -199,9 +197,9 @@ def known_suffix(path: str | Path, known: Sequence[str]) -> str:
     suffix = target.suffix.lower().removeprefix(".")
     if suffix not in known:
         wanted = "a file name that ends in " + ", ".join(f".{kind}" for kind in known)
-        raise ArgumentValueError(expected("path", wanted, repr(target.name)))
+        raise ArgumentValueError("path", wanted, repr(target.name))
     if target.is_dir():
-        raise ArgumentValueError(expected("path", "a file name", f"the folder {target}"))
+        raise ArgumentValueError("path", "a file name", f"the folder {target}")
     return suffix
 
 

@@ -21,7 +21,6 @@ from tokendynamics.figures.recording import Simulated, read_times, timed_run, to
 from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 Log: TypeAlias = Literal["none", "values", "times", "both"]
@@ -94,7 +93,7 @@ def _lines(values: ArrayLike) -> np.ndarray:
     """Return the values as (line, time)."""
     lines = to_numpy(as_tensor(values, "values", ndim_at_least=1, axes="(…, time)"))
     if not lines.size:
-        raise ArgumentValueError(expected("values", "at least one line and time", f"shape {lines.shape}"))
+        raise ArgumentValueError("values", "at least one line and time", f"shape {lines.shape}")
     return lines.reshape(-1, lines.shape[-1])
 
 
@@ -114,7 +113,7 @@ def _curves(times: np.ndarray, lines: np.ndarray, names: Sequence[str], many: st
 
 def _checked_scales(log: Log, times: np.ndarray, lines: np.ndarray, time_label: str, label: str) -> tuple[str, str]:
     if log not in get_args(Log):
-        raise ArgumentValueError(expected("log", "one of " + ", ".join(map(repr, get_args(Log))), repr(log)))
+        raise ArgumentValueError("log", "one of " + ", ".join(map(repr, get_args(Log))), repr(log))
     if log in ("times", "both"):
         time_label += _left_out("times", times)
     if log in ("values", "both"):
@@ -124,8 +123,7 @@ def _checked_scales(log: Log, times: np.ndarray, lines: np.ndarray, time_label: 
 
 def _left_out(argument: str, numbers: np.ndarray) -> str:
     if not (numbers > 0).any():
-        advice = "use log='none'"
-        raise ArgumentValueError(expected(argument, "something positive for a logarithmic axis", "nothing", advice))
+        raise ArgumentValueError(argument, "something positive for a logarithmic axis", "nothing", "use log='none'")
     if (numbers < 0).any():
         return " (not positive: left out)"
     return " (zeros left out)" if (numbers == 0).any() and argument == "values" else ""
@@ -134,10 +132,10 @@ def _left_out(argument: str, numbers: np.ndarray) -> str:
 def _check_names(names: Sequence[str], count: int) -> None:
     if isinstance(names, str) or (names and len(names) != count):
         came = repr(names) if isinstance(names, str) else f"{len(names)} names"
-        raise ArgumentValueError(expected("names", f"one name for each of {count} lines", came))
+        raise ArgumentValueError("names", f"one name for each of {count} lines", came)
     if len(names) > len(PRINTED):
         advice = "leave them out to draw thin lines and their median"
-        raise ArgumentValueError(expected("names", f"at most {len(PRINTED)} names", len(names), advice))
+        raise ArgumentValueError("names", f"at most {len(PRINTED)} names", len(names), advice)
 
 
 _MOST_TOKENS = 200
@@ -188,7 +186,7 @@ def distances(
     count = run.shape[1]
     if not 2 <= count <= _MOST_TOKENS:
         advice = "choose some of the tokens" if count > 2 else ""
-        raise ArgumentValueError(expected("states", f"2 to {_MOST_TOKENS} tokens", f"{count}", advice))
+        raise ArgumentValueError("states", f"2 to {_MOST_TOKENS} tokens", f"{count}", advice)
     first, second = np.triu_indices(count, k=1)
     pairs = observables.pairwise_distances(torch.from_numpy(run), geometry=geometry)[:, first, second].T
     names = [f"tokens {i + 1}, {j + 1}" for i, j in zip(first, second, strict=True)]

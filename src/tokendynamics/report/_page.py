@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from tokendynamics.figures.figure import NO_MARKUP, Section
 from tokendynamics.figures.palette import dark_rules
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.printable import printable
 from tokendynamics.provenance.whole import whole_file
 from tokendynamics.words import Convention, duration, manifest_entries, moment, plural, sentence, written
@@ -32,7 +32,7 @@ def page_of(result: Any) -> str:
     Raises:
         ArgumentTypeError: There is no page for results of this class.
     """
-    raise ArgumentTypeError(expected("result", "a result that has a page", shown(result)))
+    raise ArgumentTypeError("result", "a result that has a page", shown(result))
 
 
 def render(
@@ -143,13 +143,11 @@ def write_page(html: str, path: str | Path, *, max_bytes: int | None = None) -> 
     """Write a page as one file: made beside its place and then renamed, so that no failure leaves half of it."""
     target = Path(path)
     if target.is_dir():
-        raise ArgumentValueError(
-            expected("path", "a file name", f"the folder {target}", "add a name such as report.html")
-        )
+        raise ArgumentValueError("path", "a file name", f"the folder {target}", "add a name such as report.html")
     page = html.encode("utf-8")
     if max_bytes is not None and len(page) > max_bytes:
         came = f"a page of {len(page)} bytes"
-        raise ArgumentValueError(expected("max_bytes", f"at most {max_bytes}", came, "use fewer or shorter prompts"))
+        raise ArgumentValueError("max_bytes", f"at most {max_bytes}", came, "use fewer or shorter prompts")
     with whole_file(target) as made:
         made.write_bytes(page)
     return target

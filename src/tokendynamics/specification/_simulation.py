@@ -21,7 +21,7 @@ from tokendynamics.dynamics import Flow, Interrupted, Noise, Trajectory, simulat
 from tokendynamics.figures import Figure
 from tokendynamics.figures.time_axis import Log
 from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import manifest, write_json
@@ -377,7 +377,7 @@ def _file(spec: object) -> SpecificationFile:
         return spec
     if isinstance(spec, str | Path):
         return read(spec)
-    raise ArgumentTypeError(expected("spec", "the path of a file, or the result of `read` or `parse`", shown(spec)))
+    raise ArgumentTypeError("spec", "the path of a file, or the result of `read` or `parse`", shown(spec))
 
 
 def _threads(file: SpecificationFile, threads: int | None) -> int | None:

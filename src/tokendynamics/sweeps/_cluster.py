@@ -15,7 +15,7 @@ from distributed.comm.addressing import parse_address
 from distributed.comm.registry import get_backend
 
 from tokendynamics.numerics import TokenDynamicsError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import usable_processors
 from tokendynamics.sweeps._store import WorkerVersionError, check_versions, own_versions
 
@@ -81,9 +81,8 @@ def _reached(address: str) -> Client:
         return Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         wanted = "the address of a scheduler that answers, such as tcp://127.0.0.1:8786"
-        came = f"{shown(address)} ({type(error).__name__})"
         advice = "start one with 'dask scheduler', or leave the option out for workers on this machine"
-        raise SchedulerError(expected("scheduler", wanted, came, advice)) from error
+        raise SchedulerError("scheduler", wanted, f"{shown(address)} ({type(error).__name__})", advice) from error
 
 
 def _check_workers(client: Client) -> None:
@@ -92,7 +91,7 @@ def _check_workers(client: Client) -> None:
     try:
         by_worker = cast("Mapping[str, Any]", client.run(own_versions, on_error="return"))
     except TypeError as error:
-        raise SchedulerError(expected("scheduler", "one with workers that answer", str(error))) from error
+        raise SchedulerError("scheduler", "one with workers that answer", str(error)) from error
     for worker, versions in by_worker.items():
         check_versions(wanted, versions if isinstance(versions, dict) else {}, worker)
 

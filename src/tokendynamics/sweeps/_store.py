@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics import ArgumentValueError, StorageError, TokenDynamicsError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.provenance.manifest import manifest, versions, write_json
 from tokendynamics.provenance.owned import MANIFEST
 from tokendynamics.provenance.progress import Progress, reporting
@@ -67,7 +66,7 @@ def filling(
 
 def _in_the_way(came: str) -> ArgumentValueError:
     advice = "continue it with --resume (resume=True), or choose another one"
-    return ArgumentValueError(expected("store", "a name where nothing is", came, advice))
+    return ArgumentValueError("store", "a name where nothing is", came, advice)
 
 
 @contextmanager
@@ -139,7 +138,7 @@ def check_versions(wanted: Mapping[str, str], came: Mapping[str, str] | None = N
         )
         where = f"on the worker {worker or _this_worker()}"
         advice = "install the same versions on every worker: results are then the same to the last bit"
-        raise WorkerVersionError(expected("workers", client_has, f"{worker_has} {where}", advice))
+        raise WorkerVersionError("workers", client_has, f"{worker_has} {where}", advice)
 
 
 def _this_worker() -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokendynamics.modules import REGIMES
 from tokendynamics.numerics import ArgumentValueError, StorageError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
@@ -176,16 +175,16 @@ def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
         # Remains of a run that was killed before it had described itself do not count.
         remains = f".{EXPERIMENT}.partial"
         if place.exists() and not (place.is_dir() and all(path.name.startswith(remains) for path in place.iterdir())):
-            raise ArgumentValueError(expected("folder", "a new name, or the folder of a run", str(place)))
+            raise ArgumentValueError("folder", "a new name, or the folder of a run", str(place))
         return None
     former = read_experiment(place)
     if not resume:
         advice = "continue it with --resume (resume=True), or choose another one"
-        raise ArgumentValueError(expected("folder", "a name where nothing is", str(place), advice))
+        raise ArgumentValueError("folder", "a name where nothing is", str(place), advice)
     changed = differences(former, experiment)
     if changed:
         advice = "run it as it was begun, or choose another folder"
-        raise ArgumentValueError(expected("folder", "the run of this experiment", "; ".join(changed), advice))
+        raise ArgumentValueError("folder", "the run of this experiment", "; ".join(changed), advice)
     if not (place / RECORD).is_file():
         return None
     recover(place / RECORD)  # what a kill just after it was written may have left

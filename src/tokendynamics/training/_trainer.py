@@ -16,7 +16,6 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from tokendynamics.modules import ConstrainedAttention, LearnedPositions, NegativeDiagonal, SignedMatrix
 from tokendynamics.modules.matrices import FreeMatrix
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.training.experiment import Recipe
 from tokendynamics.training.folder import clear_partial, into_room, partial_place, put_checkpoint
 
@@ -167,12 +166,12 @@ def trainer_arguments(
     processors = further.get("use_cpu", settings["use_cpu"])
     if recipe.precision == "fp16" and processors:
         advice = "--set recipe.precision=bf16 (recipe={'precision': 'bf16'})"
-        raise ArgumentValueError(expected("precision", "float32 or bf16 without an accelerator", "fp16", advice))
+        raise ArgumentValueError("precision", "float32 or bf16 without an accelerator", "fp16", advice)
     try:
         made = TrainingArguments(**{**settings, "report_to": list(loggers), **further})
     except (TypeError, ValueError) as error:
         raise ArgumentValueError(
-            expected("arguments", "what transformers.TrainingArguments takes", " ".join(str(error).split()))
+            "arguments", "what transformers.TrainingArguments takes", " ".join(str(error).split())
         ) from error
     _check_sharded(made)
     # Several devices of one process would be nn.DataParallel's, which knows nothing of weights that are made.
@@ -213,14 +212,13 @@ def _settings(recipe: Recipe, folder: Path, seed: int) -> dict[str, Any]:
 
 def _check_further(further: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     if not isinstance(further, Mapping):
-        raise ArgumentTypeError(expected("arguments", "a dict", repr(further)))
+        raise ArgumentTypeError("arguments", "a dict", repr(further))
     known = {field.name for field in fields(TrainingArguments) if field.init}
     for name in further:
         if name not in known:
-            raise ArgumentValueError(expected("arguments", "names of transformers.TrainingArguments", repr(name)))
+            raise ArgumentValueError("arguments", "names of transformers.TrainingArguments", repr(name))
         if name in _DETERMINED | settings.keys() - _OPEN:
-            wanted = "none that experiment, loggers and folder determine"
-            raise ArgumentValueError(expected("arguments", wanted, repr(name)))
+            raise ArgumentValueError("arguments", "none that experiment, loggers and folder determine", repr(name))
 
 
 def _check_sharded(made: TrainingArguments) -> None:
@@ -233,7 +231,7 @@ def _check_sharded(made: TrainingArguments) -> None:
         DistributedType.MULTI_CPU,
     ):
         came = "one process" if kind == DistributedType.NO else "processors, over which accelerate shards nothing"
-        raise ArgumentValueError(expected("fsdp", "several processes with an accelerator each", came, "leave it out"))
+        raise ArgumentValueError("fsdp", "several processes with an accelerator each", came, "leave it out")
 
 
 def _check_loggers(loggers: Sequence[str]) -> None:
@@ -242,13 +240,11 @@ def _check_loggers(loggers: Sequence[str]) -> None:
 
     for name in loggers:
         if name not in INTEGRATION_TO_CALLBACK:
-            raise ArgumentValueError(
-                expected("loggers", "names among " + ", ".join(INTEGRATION_TO_CALLBACK), repr(name))
-            )
+            raise ArgumentValueError("loggers", "names among " + ", ".join(INTEGRATION_TO_CALLBACK), repr(name))
         try:
             INTEGRATION_TO_CALLBACK[name]()
         except (ImportError, RuntimeError) as error:
-            raise ArgumentValueError(expected("loggers", "installed ones", f"{name} ({error})")) from error
+            raise ArgumentValueError("loggers", "installed ones", f"{name} ({error})") from error
 
 
 _KINDS: dict[type[nn.Module], dict[str, str]] = {

@@ -23,7 +23,7 @@ from transformers.utils import logging
 from tokendynamics.modules.network import Block
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import norms, pairwise_distances
@@ -108,7 +108,7 @@ class Samples(TrainerCallback):
         """
         tokenizer = getattr(task, "tokenizer", None)
         if tokenizer is None:
-            raise ArgumentValueError(expected("samples", "a task of text: bytes or words", experiment.task))
+            raise ArgumentValueError("samples", "a task of text: bytes or words", experiment.task)
         training, validation = task.training, task.validation
         seen = len(training[0]["ids"]) - 1  # the last token is only foretold
         chosen = int(np.random.default_rng(experiment.seed).integers(len(validation)))  # pyright: ignore[reportArgumentType]
@@ -119,7 +119,7 @@ class Samples(TrainerCallback):
         """Refuse a Trainer that is not of a run."""
         if self._of is None:
             wanted = "Samples only among the callbacks of td.training.train, which has the text and the folder"
-            raise ArgumentValueError(expected("callbacks", wanted, "another Trainer's"))
+            raise ArgumentValueError("callbacks", wanted, "another Trainer's")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Write a sample every `every` steps, and at the last."""
@@ -336,8 +336,7 @@ class TrainingRun:
     ) -> None:
         for number, callback in enumerate(callbacks):
             if not isinstance(callback, TrainerCallback):
-                wanted = "a callback of Hugging Face's Trainer"
-                raise ArgumentTypeError(expected(f"callbacks[{number}]", wanted, shown(callback)))
+                raise ArgumentTypeError(f"callbacks[{number}]", "a callback of Hugging Face's Trainer", shown(callback))
         recipe = experiment.recipe
         others = [name for name in loggers if name != "tensorboard"]
         settings = trainer_arguments(recipe, place / CHECKPOINTS, experiment.seed, others, arguments)

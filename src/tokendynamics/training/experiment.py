@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_integer
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 from tokendynamics.provenance.manifest import plain
 
@@ -41,7 +41,7 @@ class Multipliers:
     def __post_init__(self) -> None:
         for attribute in fields(self):
             if not 0 <= (value := getattr(self, attribute.name)) < math.inf:
-                raise ArgumentValueError(expected(f"multipliers.{attribute.name}", "a number from 0", value))
+                raise ArgumentValueError(f"multipliers.{attribute.name}", "a number from 0", value)
 
 
 @typed_fields
@@ -99,10 +99,10 @@ class Recipe:
         choices = {"schedule": Schedule, "optimizer": Optimizer, "precision": Precision}
         for name, known in choices.items():
             if (value := getattr(self, name)) not in get_args(known):
-                raise ArgumentValueError(expected(name, "one of " + ", ".join(get_args(known)), repr(value)))
+                raise ArgumentValueError(name, "one of " + ", ".join(get_args(known)), repr(value))
         if self.save_every % self.log_every:
             wanted = f"a multiple of log_every = {self.log_every}, so that no logged mean is broken off by a stop"
-            raise ArgumentValueError(expected("save_every", wanted, self.save_every))
+            raise ArgumentValueError("save_every", wanted, self.save_every)
         self._check_numbers()
 
     def _check_numbers(self) -> None:
@@ -116,7 +116,7 @@ class Recipe:
         }
         for name, (right, wanted) in within.items():
             if not right:
-                raise ArgumentValueError(expected(name, wanted, getattr(self, name)))
+                raise ArgumentValueError(name, wanted, getattr(self, name))
 
 
 @typed_fields
@@ -268,7 +268,7 @@ def _recipe(values: Any) -> Recipe:
 
 def _as_entries(values: Any, argument: str) -> dict[str, Any]:
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-        raise ArgumentTypeError(expected(argument, "a dict with texts as keys", shown(values)))
+        raise ArgumentTypeError(argument, "a dict with texts as keys", shown(values))
     return dict(values)
 
 
@@ -276,10 +276,10 @@ def _check_names(argument: str, values: Mapping[str, Any], record: type[Any]) ->
     known = {attribute.name: attribute for attribute in fields(record)}
     for name in values:
         if name not in known:
-            raise ArgumentValueError(expected(argument, "entries among " + ", ".join(known), repr(name)))
+            raise ArgumentValueError(argument, "entries among " + ", ".join(known), repr(name))
     for name, attribute in known.items():
         if name not in values and attribute.default is MISSING and attribute.default_factory is MISSING:
-            raise ArgumentValueError(expected(argument, f"the entry {name}, too", "none of that name"))
+            raise ArgumentValueError(argument, f"the entry {name}, too", "none of that name")
 
 
 def _decoder(dim: int, layers: int, heads: int, wide: int, norms: str = "pre") -> dict[str, Any]:
@@ -358,7 +358,7 @@ def preset(name: str) -> Experiment:
     0.5
     """
     if name not in PRESETS:
-        raise ArgumentValueError(expected("preset", "one of " + ", ".join(PRESETS), repr(name)))
+        raise ArgumentValueError("preset", "one of " + ", ".join(PRESETS), repr(name))
     return PRESETS[name]
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError, TokenDynamicsError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.provenance.owned import MANIFEST, digest, digests
 from tokendynamics.provenance.reading import read_json
@@ -40,7 +39,7 @@ def read_experiment(folder: Path) -> Experiment:
     try:
         return Experiment.from_json(values)
     except (ArgumentTypeError, ArgumentValueError) as error:
-        raise ArgumentValueError(expected("folder", f"a readable {EXPERIMENT}", f"{place} ({error})")) from error
+        raise ArgumentValueError("folder", f"a readable {EXPERIMENT}", f"{place} ({error})") from error
 
 
 def put_folder(made: Path, place: Path) -> None:
@@ -67,7 +66,7 @@ def held(place: Path) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 wanted, advice = "a run that no other process is writing", "wait until it has ended"
-                raise ArgumentValueError(expected("folder", wanted, str(place), advice)) from error
+                raise ArgumentValueError("folder", wanted, str(place), advice) from error
         yield
     finally:
         os.close(lock)
@@ -135,10 +134,10 @@ def last_checkpoint(folder: Path, processes: int) -> Path | None:
     if wrong:
         start = f"continues from {every[-2].name}" if len(every) > 1 else "starts anew"
         advice = f"remove this checkpoint and resume: the run {start}, with the same numbers"
-        raise CheckpointError(expected(str(every[-1]), "the files that the run wrote", wrong, advice))
+        raise CheckpointError(str(every[-1]), "the files that the run wrote", wrong, advice)
     if began != processes:
         wanted = f"{began}, with which the run was started: others would use other data"
-        raise ArgumentValueError(expected("processes", wanted, processes))
+        raise ArgumentValueError("processes", wanted, processes)
     return every[-1]
 
 

@@ -11,7 +11,6 @@ import torch
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.training.experiment import Experiment
 from tokendynamics.training.tasks import TASKS, Task
@@ -42,9 +41,9 @@ def task_of(experiment: Experiment, draws: int) -> Task:
     """
     if draws > sys.maxsize:
         wanted = f"at most {sys.maxsize:,} items in all: steps × batch × accumulation × processes"
-        raise ArgumentValueError(expected("recipe", wanted, f"{draws:,}"))
+        raise ArgumentValueError("recipe", wanted, f"{draws:,}")
     if experiment.task not in TASKS:
-        raise ArgumentValueError(expected("task", "one of " + ", ".join(TASKS), repr(experiment.task)))
+        raise ArgumentValueError("task", "one of " + ", ".join(TASKS), repr(experiment.task))
     return TASKS[experiment.task].of(experiment.data, experiment.options, experiment.seed, draws)
 
 
@@ -112,11 +111,11 @@ def network_of(experiment: Experiment, task: Task) -> PreTrainedModel:
     fitted = task.fitted()
     for name in experiment.model:
         if name in fitted:
-            raise ArgumentValueError(expected("model", f"no {name}, which the data determine", experiment.model[name]))
+            raise ArgumentValueError("model", f"no {name}, which the data determine", experiment.model[name])
     parameters = inspect.signature(configuration.__init__).parameters
     unknown = [name for name in experiment.model if name not in parameters]
     if unknown:
-        raise ArgumentValueError(expected("model", f"arguments of {configuration.__name__}", ", ".join(unknown)))
+        raise ArgumentValueError("model", f"arguments of {configuration.__name__}", ", ".join(unknown))
     for name, value in experiment.model.items():
         default = parameters[name].default
         if isinstance(default, int) and not isinstance(default, bool):  # JSON reads 1e9 as a float
@@ -137,4 +136,4 @@ def _classes(kind: str) -> tuple[Any, Any]:
         from tokendynamics.modules.vision import VisionConfig, VisionModel
 
         return VisionConfig, VisionModel
-    raise ArgumentTypeError(expected("network", "'decoder' or 'vision'", repr(kind)))
+    raise ArgumentTypeError("network", "'decoder' or 'vision'", repr(kind))

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain, write_json
 from tokendynamics.provenance.reading import check_checksum, read_json, with_checksum
@@ -105,12 +105,12 @@ class Record(Result):
         place = Path(folder) / RECORD
         if not place.is_file():
             advice = "'tokendynamics train PRESET --out FOLDER' writes one when a run ends"
-            raise ArgumentValueError(expected("folder", f"a folder with {RECORD}", str(folder), advice))
+            raise ArgumentValueError("folder", f"a folder with {RECORD}", str(folder), advice)
         values = read_json(place, "folder")
         try:
             record = cls._from(values)
         except (ArgumentTypeError, ArgumentValueError, KeyError, TypeError) as error:
-            raise ArgumentValueError(expected("folder", f"a readable {RECORD}", f"{place} ({error})")) from error
+            raise ArgumentValueError("folder", f"a readable {RECORD}", f"{place} ({error})") from error
         check_checksum(values, str(place))
         return record
 
@@ -121,7 +121,7 @@ class Record(Result):
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))
-            raise ArgumentTypeError(expected(name, "what a run writes", shown(first["input"]))) from error
+            raise ArgumentTypeError(name, "what a run writes", shown(first["input"])) from error
         entries = {attribute.name: values[attribute.name] for attribute in fields(cls)}
         for name in ("history", "validation", "notes"):
             entries[name] = tuple(entries[name])

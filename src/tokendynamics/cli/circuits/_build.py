@@ -15,7 +15,6 @@ from tokendynamics.cli._terminal import Console, table
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, matrices_of, out
 from tokendynamics.cli.circuits._options import SOLUTIONS, SolutionOptions, TaskOptions
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def build_command(
         out: Folder for matrices and page.
     """
     if solution not in SOLUTIONS:
-        raise ArgumentValueError(expected("SOLUTION", f"one of {', '.join(SOLUTIONS)}", repr(solution)))
+        raise ArgumentValueError("SOLUTION", f"one of {', '.join(SOLUTIONS)}", repr(solution))
     given = [_parsed(x) for x in sequences]
     kept.results(out)
 
@@ -97,7 +96,7 @@ def _parsed(words: str) -> list[int]:
     try:
         return [int(part) for part in parts]
     except ValueError as error:
-        raise ArgumentValueError(expected("--x", "categories such as 1,3,2,2", repr(words))) from error
+        raise ArgumentValueError("--x", "categories such as 1,3,2,2", repr(words)) from error
 
 
 def _print(comparison: TaskComparison, out: Path | None, files: tuple[str, ...]) -> None:

@@ -16,7 +16,6 @@ from tokendynamics.cli._terminal import echo
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
 from tokendynamics.cli.circuits._options import SOLUTIONS, SolutionOptions, TaskOptions, flags_of, renamed
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.words import plural
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _chosen(
     if model in SOLUTIONS and not Path(model).exists():
         task, about = of_task.task(4, 8, options.default_functional(model))
         if task.positions < 2:
-            raise ArgumentValueError(expected("--positions", "at least 2, so that there is a pair", task.positions))
+            raise ArgumentValueError("--positions", "at least 2, so that there is a pair", task.positions)
         return options.build(model, task), {"model": model, **about, **options.given}
     _refuse_options(model, vars(of_task) | options.given)
     record = _learned(model, say)
@@ -126,9 +125,9 @@ def _refuse_options(model: str, values: dict[str, Any]) -> None:
     """Refuse a model that is not a folder, or options of task and solution, which a learned model already has."""
     if not Path(model).is_dir():
         wanted = f"the folder of a learned model or one of {', '.join(SOLUTIONS)}"
-        raise ArgumentValueError(expected("MODEL", wanted, repr(model)))
+        raise ArgumentValueError("MODEL", wanted, repr(model))
     flags = flags_of(click.get_current_context().command)
     superfluous = [flags[name] for name, value in values.items() if value is not None]
     if superfluous:
         wanted = "no options of a task or solution with a learned model, which has its own"
-        raise ArgumentValueError(expected(", ".join(superfluous), wanted, model))
+        raise ArgumentValueError(", ".join(superfluous), wanted, model)

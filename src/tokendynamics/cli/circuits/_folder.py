@@ -18,7 +18,7 @@ from tokendynamics.cli._options import check_writable
 from tokendynamics.cli._signature import Json, Option
 from tokendynamics.cli._terminal import command_line, echo_json
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import PageError, expected
+from tokendynamics.numerics.errors import PageError
 from tokendynamics.provenance.owned import MANIFEST
 from tokendynamics.provenance.whole import check_free, whole_folder
 
@@ -52,9 +52,7 @@ def out(*entries: str) -> Option:
         if value is None:
             return None
         if not value:
-            raise ArgumentValueError(
-                expected("--out", "the name of a folder", "an empty one", "'.' is the current one")
-            )
+            raise ArgumentValueError("--out", "the name of a folder", "an empty one", "'.' is the current one")
         folder, command = Path(value), context.command_path
         check_writable(folder)
         _check_no_runs(folder, command)
@@ -70,8 +68,7 @@ def _check_no_runs(folder: Path, command: str) -> None:
     run_files = (*folder.glob("seed-*/record.json"), *folder.glob("seed-*/progress.pt"))
     if run_files and command != learning:
         wanted = f"a folder without results of other commands than {command}"
-        came = f"{folder} with results of {learning}"
-        raise ArgumentValueError(expected("--out", wanted, came, "choose another folder"))
+        raise ArgumentValueError("--out", wanted, f"{folder} with results of {learning}", "choose another folder")
 
 
 def manifest_of(parameters: Mapping[str, Any], *, seed: int | None, started: datetime) -> dict[str, Any]:

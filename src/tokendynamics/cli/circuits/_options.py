@@ -13,7 +13,6 @@ import click
 
 from tokendynamics.cli._signature import Option
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, MemoryLimitError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.words import listing
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def functional_of(spec: str, categories: int | None, default: int, law: Any) -> 
     matrix = _read(spec)
     if categories is not None and matrix.shape != (categories, categories):
         wanted = f"{categories} × {categories} numbers, as --categories says"
-        raise ArgumentValueError(expected("--q-true", wanted, f"shape {tuple(matrix.shape)} in {spec}"))
+        raise ArgumentValueError("--q-true", wanted, f"shape {tuple(matrix.shape)} in {spec}")
     try:
         PairTask(matrix, 1)
     except ArgumentValueError as error:
@@ -133,7 +132,7 @@ def _base(written: str | None, spec: str) -> float:
     try:
         return 10.0 if written is None else float(written)
     except ValueError as error:
-        raise ArgumentValueError(expected("--q-true", "digits:BASE with a number", repr(spec))) from error
+        raise ArgumentValueError("--q-true", "digits:BASE with a number", repr(spec)) from error
 
 
 def law_of(spec: str) -> Any:
@@ -143,8 +142,7 @@ def law_of(spec: str) -> Any:
     try:
         return [float(part) for part in spec.split(",")]
     except ValueError as error:
-        wanted = "uniform, zipf or probabilities such as 0.5,0.3,0.2"
-        raise ArgumentValueError(expected("--law", wanted, repr(spec))) from error
+        raise ArgumentValueError("--law", "uniform, zipf or probabilities such as 0.5,0.3,0.2", repr(spec)) from error
 
 
 def _read(spec: str) -> Any:
@@ -157,19 +155,19 @@ def _read(spec: str) -> Any:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         wanted = "random:SEED, positive:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
-        raise ArgumentValueError(expected("--q-true", wanted, repr(spec)))
+        raise ArgumentValueError("--q-true", wanted, repr(spec))
 
     as_path(spec, "--q-true")
     if not path.is_file():
-        raise ArgumentValueError(expected("--q-true", "a file that exists", path))
+        raise ArgumentValueError("--q-true", "a file that exists", path)
     try:
         matrix = np.asarray(reader(path))
     except (OSError, ValueError, TypeError, EOFError, OverflowError) as error:
         if isinstance(error, ArgumentValueError):
             raise
-        raise ArgumentValueError(expected("--q-true", "a matrix of numbers", f"{path} ({error})")) from error
+        raise ArgumentValueError("--q-true", "a matrix of numbers", f"{path} ({error})") from error
     if matrix.dtype.kind not in "iuf":
-        raise ArgumentValueError(expected("--q-true", "real numbers", f"{matrix.dtype} in {path}"))
+        raise ArgumentValueError("--q-true", "real numbers", f"{matrix.dtype} in {path}")
     return matrix.astype(np.float64)
 
 

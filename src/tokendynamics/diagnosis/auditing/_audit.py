@@ -40,7 +40,6 @@ from tokendynamics.diagnosis.auditing._hypotheses import (
 from tokendynamics.diagnosis.network import besides_the_form, notes_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import whole_numbers
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits, give_back, limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import NEAR_ZERO
@@ -183,7 +182,7 @@ def _value_parts(weights: AttentionWeights, value: ValueMap) -> tuple[Tensor, Te
     heads, dim, d_head = len(weights.groups), *weights.value.shape[1:]
     if value == "V" and heads * d_head != dim:
         came = f"W_V of {heads} heads × {d_head} = {heads * d_head} columns for dim {dim}, which is not square"
-        raise ArgumentValueError(expected("value", "'VO' for this model", came, "pass value='VO'"))
+        raise ArgumentValueError("value", "'VO' for this model", came, "pass value='VO'")
     return weights.value, weights.output if value == "VO" else None, weights.groups
 
 
@@ -400,7 +399,7 @@ def _check_choices(value: str, singular: str, spectra: str) -> None:
         ("spectra", spectra, get_args(Wanted)),
     ):
         if came not in choices:
-            raise ArgumentValueError(expected(argument, f"one of {', '.join(choices)}", repr(came)))
+            raise ArgumentValueError(argument, f"one of {', '.join(choices)}", repr(came))
 
 
 def folding_in_words(ckpt: Checkpoint, layers: Sequence[int], fold_norms: bool | None) -> str:

@@ -23,7 +23,6 @@ from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained import AttentionWeights
 from tokendynamics.spectra import Inertia, inertia
 from tokendynamics.spectra.extremes import spectral_norm
@@ -42,7 +41,7 @@ def gain_of(weights: AttentionWeights, fold_norms: bool | None = None) -> Float6
     """
     if fold_norms and weights.norm_gain is None:
         came = "True for a model with no norm before its attention"
-        raise ArgumentValueError(expected("fold_norms", "False", came, "None folds where there is one"))
+        raise ArgumentValueError("fold_norms", "False", came, "None folds where there is one")
     return None if fold_norms is False or weights.norm_gain is None else weights.norm_gain.double()[:, None]
 
 

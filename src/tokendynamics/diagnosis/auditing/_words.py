@@ -17,7 +17,6 @@ from scipy.stats import rankdata
 from tokendynamics.diagnosis.auditing._hypotheses import STATEMENTS
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems.registry import named
 from tokendynamics.words import Finding, fixed, listing
@@ -151,12 +150,12 @@ def _seen(layers: np.ndarray, kappa_change: Any) -> np.ndarray:
     if isinstance(kappa_change, xr.DataArray) and "layer" in kappa_change.coords:
         missing = sorted(set(layers.tolist()) - set(kappa_change.layer.values.tolist()))
         if missing:
-            raise ArgumentValueError(expected("kappa_change", "every layer of the audit", f"none for {missing[0]}"))
+            raise ArgumentValueError("kappa_change", "every layer of the audit", f"none for {missing[0]}")
         return kappa_change.sel(layer=layers).values.astype(float)
     seen = as_tensor(kappa_change, "kappa_change", finite=False).double().numpy()
     if seen.shape != layers.shape:
         wanted = f"one number for each of the {len(layers)} audited layers"
-        raise ArgumentValueError(expected("kappa_change", wanted, f"shape {seen.shape}"))
+        raise ArgumentValueError("kappa_change", wanted, f"shape {seen.shape}")
     return seen
 
 

@@ -77,7 +77,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, with_options
 from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
@@ -234,18 +234,16 @@ def _parameters(
 
 def _check_count(models: Sequence[Model], baseline: str | None, dtypes: Sequence[str]) -> None:
     if baseline not in (None, "untrained"):
-        raise ArgumentValueError(expected("baseline", "None or 'untrained'", shown(baseline)))
+        raise ArgumentValueError("baseline", "None or 'untrained'", shown(baseline))
     count = len(dtypes) if len(models) == 1 else len(models)
     if not models or count + (baseline is not None) < 2:
         advice = "pass another model, baseline='untrained', or several dtypes"
-        raise ArgumentValueError(expected("models", "at least two to compare", len(models), advice))
+        raise ArgumentValueError("models", "at least two to compare", len(models), advice)
     if len(models) > 1 and len(dtypes) not in (1, len(models)):
-        raise ArgumentValueError(
-            expected("dtypes", f"one for all, or one for each of {len(models)} models", len(dtypes))
-        )
+        raise ArgumentValueError("dtypes", f"one for all, or one for each of {len(models)} models", len(dtypes))
     if len(models) == 1 and len(dtypes) > 1 and isinstance(models[0], Checkpoint | nn.Module):
         came = f"a {type(models[0]).__name__}, which has its own"
-        raise ArgumentTypeError(expected("models", "a name or a path to load in several dtypes", came))
+        raise ArgumentTypeError("models", "a name or a path to load in several dtypes", came)
 
 
 def _loaded(
@@ -272,7 +270,7 @@ def _names(ckpts: Sequence[Checkpoint], names: Sequence[str] | None) -> tuple[st
     """Return a distinct name for each model."""
     if names is not None:
         if len(names) != len(ckpts) or len(set(names)) < len(names):
-            raise ArgumentValueError(expected("names", f"{len(ckpts)} different names", shown(list(names))))
+            raise ArgumentValueError("names", f"{len(ckpts)} different names", shown(list(names)))
         return tuple(names)
     ckpt_names = [ckpt.name for ckpt in ckpts]
     if len({ckpt.dtype for ckpt in ckpts}) > 1:

@@ -16,7 +16,7 @@ from tokendynamics.diagnosis.tracing.variables import AXES, LABELS
 from tokendynamics.diagnosis.verdict import FigureName, Verdict, verdict_as_plain, verdict_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_text
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.whole import check_unchanged, settle_results
@@ -245,11 +245,11 @@ def stored_comparison(folder: Path) -> dict[str, Any]:
     with opening(folder, _WANTED, SUMMARY, {"diagnosis.json": "td.Diagnosis.open"}) as summary:
         models = tuple(as_text(name, "models") for name in summary["models"])
         if isinstance(summary["models"], str) or len(models) < 2 or len(set(models)) < len(models):
-            raise ArgumentValueError(expected("models", "at least two different names", shown(summary["models"])))
+            raise ArgumentValueError("models", "at least two different names", shown(summary["models"]))
         descriptions = summary["descriptions"]
         if not isinstance(descriptions, list) or len(descriptions) != len(models):
             came = len(descriptions) if isinstance(descriptions, list) else shown(descriptions)
-            raise ArgumentValueError(expected("descriptions", f"one for each of {len(models)} models", came))
+            raise ArgumentValueError("descriptions", f"one for each of {len(models)} models", came)
         fields: dict[str, Any] = {
             "models": models,
             "descriptions": tuple(checked_model(description) for description in descriptions),
@@ -301,14 +301,14 @@ def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any
     unknown = next((name for name in listed if name not in TABLES), None)
     if unknown is not None or not set(_ALWAYS) <= set(listed):
         wanted = f"{' and '.join(_ALWAYS)}, and no others than this version has"
-        raise ArgumentValueError(expected("tables", wanted, shown(listed)))
+        raise ArgumentValueError("tables", wanted, shown(listed))
     tables: dict[str, Any] = dict.fromkeys(TABLES)
     tables |= {name: open_table(folder, name, _TABLE_DIMS[name], _WANTED, LABELS) for name in listed}
     for name in listed:
         for axis, wanted in (("model", models), ("other", models[1:])):
             came = tuple(tables[name][axis].values) if axis in tables[name].dims else wanted
             if came != wanted:
-                raise ArgumentValueError(expected(f"{name} {axis}", shown(wanted), shown(came)))
+                raise ArgumentValueError(f"{name} {axis}", shown(wanted), shown(came))
     traces = [
         open_table(folder, f"trace-{number}", _TRACE_DIMS, _WANTED, LABELS) for number in range(1, len(models) + 1)
     ]
@@ -321,7 +321,6 @@ def _check_depths(fields: Mapping[str, Any]) -> None:
     for number, (facts, verdict, trace) in enumerate(of_models, start=1):
         layers, badges = facts["layers"], len(verdict.layers)
         if trace.layer.values.tolist() != list(range(layers + 1)):
-            wanted = f"layers 0 to {layers}"
-            raise ArgumentValueError(expected(f"trace-{number}", wanted, shown(trace.layer.values.tolist())))
+            raise ArgumentValueError(f"trace-{number}", f"layers 0 to {layers}", shown(trace.layer.values.tolist()))
         if badges != layers:
-            raise ArgumentValueError(expected("verdicts", f"a badge for each of {layers} layers", badges))
+            raise ArgumentValueError("verdicts", f"a badge for each of {layers} layers", badges)

@@ -15,7 +15,6 @@ from torch import Tensor
 from tokendynamics.diagnosis.deepening.repeated_passes import pass_numbers, pass_options
 from tokendynamics.numerics import ArgumentTypeError, CheckpointError
 from tokendynamics.numerics.arguments import as_choice, as_count
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import repetition
 from tokendynamics.pretrained import Checkpoint
@@ -104,12 +103,12 @@ def one_prompt(ckpt: Checkpoint, text: Any, truncate: bool, *, predicted: bool =
         CheckpointError: No language head.
     """
     if isinstance(text, dict) or (isinstance(text, list | tuple) and not are_token_ids(text)):
-        raise ArgumentTypeError(expected("text", "one prompt: a text or token ids", type(text).__name__))
+        raise ArgumentTypeError("text", "one prompt: a text or token ids", type(text).__name__)
     pack = ckpt.one_pack([prepared(ckpt, text, truncate=truncate, argument="text").inputs])
     ckpt.decoder(pack)  # refuses before the work begins
     if predicted and not ckpt.causal:
         wanted = "a network with a language head that predicts the next token"
-        raise CheckpointError(expected(ckpt.name, wanted, "one whose tokens see later ones"))
+        raise CheckpointError(ckpt.name, wanted, "one whose tokens see later ones")
     return pack
 
 

@@ -25,7 +25,7 @@ from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_choice, as_count, as_path
 from tokendynamics.numerics.decline import DeclineEstimate, decline_of
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
@@ -123,7 +123,7 @@ def checked_deeper(n: int, variants: Sequence[str], weights: str, prompts: int, 
     pass_options(weights, "after_norm", "once", None, None, 0)
     names = tuple(as_choice(variant, "variants", VARIANTS) for variant in variants)
     if not names or len(set(names)) < len(names):
-        raise ArgumentValueError(expected("variants", "different names, at least one", shown(list(names))))
+        raise ArgumentValueError("variants", "different names, at least one", shown(list(names)))
     check_fits(8 * count * len(names) * (len(BY_PROMPT) * prompts + len(OVER_PROMPTS)), argument, "fewer passes")
     return names
 
@@ -158,7 +158,7 @@ def _runs(
     folder = None if store is None else as_path(store, "store")
     if folder is not None:
         if folder.is_file():
-            raise ArgumentValueError(expected("store", "a folder", f"the file {folder}"))
+            raise ArgumentValueError("store", "a folder", f"the file {folder}")
         folder.mkdir(parents=True, exist_ok=True)
     files = {name: None if folder is None else folder / f"{name}.npz" for name in names}
     return {

@@ -28,7 +28,6 @@ from tokendynamics.numerics.arguments import (
     whole_numbers,
 )
 from tokendynamics.numerics.decline import DeclineEstimate, decline_of
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import consensus, mean_pair_cosine
@@ -155,15 +154,15 @@ def read_run(path: Path, identity: str) -> PassRun:
     """
     arrays = read_npz(path, "store")
     if set(arrays) != _ARRAYS or arrays["identity"].dtype != np.uint8:
-        raise ArgumentValueError(expected("store", "a file that passes wrote", f"{path}, which holds something else"))
+        raise ArgumentValueError("store", "a file that passes wrote", f"{path}, which holds something else")
     if arrays["identity"].tobytes() != identity.encode():
         advice = "choose another file, or remove it"
-        raise ArgumentValueError(expected("store", "a run of the same arguments", f"another one in {path}", advice))
+        raise ArgumentValueError("store", "a run of the same arguments", f"another one in {path}", advice)
     by_prompt, over, states = arrays["by_prompt"], arrays["over_prompts"], arrays["states"]
     fits = by_prompt.ndim == 3 and over.ndim == 2 and states.ndim == 3 and len(by_prompt) == len(over) > 0
     fits = fits and arrays["log_scale"].shape == states.shape[:1]
     if not fits or by_prompt.shape[1:] != (len(states), len(BY_PROMPT)) or over.shape[1] != len(OVER_PROMPTS):
-        raise ArgumentValueError(expected("store", "a file that passes wrote", f"{path}, whose arrays do not fit"))
+        raise ArgumentValueError("store", "a file that passes wrote", f"{path}, whose arrays do not fit")
     rows = [[_named(row, BY_PROMPT) for row in of_pass] for of_pass in by_prompt]
     shared = [_named(row, OVER_PROMPTS) for row in over]
     return PassRun(identity, rows, shared, torch.from_numpy(states), torch.from_numpy(arrays["log_scale"]).double())
@@ -275,7 +274,7 @@ def pass_options(
         ArgumentTypeError, ArgumentValueError: A choice that does not exist.
     """
     if std is not None and weights == "fixed":
-        raise ArgumentValueError(expected("std", "None where nothing is drawn (weights='fixed')", std))
+        raise ArgumentValueError("std", "None where nothing is drawn (weights='fixed')", std)
     return PassOptions(
         weights=as_choice(weights, "weights", ("fixed", "resample", "law")),  # pyright: ignore
         feed_back=as_choice(feed_back, "feed_back", ("after_norm", "before_norm")),  # pyright: ignore
@@ -304,7 +303,7 @@ def pass_numbers(values: Sequence[int], argument: str, least: int, *, empty: boo
     """
     numbers = whole_numbers(values, argument)
     if len(set(numbers)) < len(numbers) or min(numbers, default=least - (not empty)) < least:
-        raise ArgumentValueError(expected(argument, f"different numbers of passes from {least} on", numbers))
+        raise ArgumentValueError(argument, f"different numbers of passes from {least} on", numbers)
     return numbers
 
 
@@ -337,7 +336,7 @@ def _run(
     with reporting(progress) as report, RepeatedStack(ckpt, packs, how) as stack:
         if not -(tokens := min(stack.own_lengths)) <= asked.reference < tokens:
             wanted = f"a token of every prompt, from {-tokens} to {tokens - 1}"
-            raise ArgumentValueError(expected("reference", wanted, asked.reference))
+            raise ArgumentValueError("reference", wanted, asked.reference)
         identity = json.dumps(attrs | {"texts": texts, "fingerprint": stack.fingerprint()})
         run = _started(stack, target, identity, asked.reference)
         run = _driven(stack, run, asked, target, report)
@@ -368,7 +367,7 @@ def _declines(variables: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[st
 def _bound(until: float) -> float:
     value = as_number(until, "until")
     if not 0 < value < 1:
-        raise ArgumentValueError(expected("until", "a value of E between 0 and 1", value))
+        raise ArgumentValueError("until", "a value of E between 0 and 1", value)
     return value
 
 

@@ -22,7 +22,6 @@ from tokendynamics.figures.fits import Fit, Fits, Level, LossesOverSteps
 from tokendynamics.figures.palette import AXIS, GREEN, ORANGE
 from tokendynamics.figures.rows import Intervals, Row
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.report._page import page_of
 from tokendynamics.report.circuits.page import (
     INTERACTION,
@@ -475,7 +474,7 @@ def evidence_page(result: Evidence) -> str:
         ArgumentValueError: It does not hold the model.
     """
     if result.model is None:
-        raise ArgumentValueError(expected("result", "evidence with its model", "model=None", "measure the model again"))
+        raise ArgumentValueError("result", "evidence with its model", "model=None", "measure the model again")
     return circuits_page(evidence_report(result.model, result, {}, ()))
 
 

@@ -17,7 +17,7 @@ from tokendynamics._version import __version__
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics import ArgumentTypeError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.observables.by_name import Observable, read_observables
 from tokendynamics.pretrained import Checkpoint
@@ -106,7 +106,7 @@ def systems_of(subject: Any, added: Added = None) -> list[dict[str, Any]]:
         ArgumentTypeError: Nothing that moves.
     """
     wanted = "a trajectory, a simulation or the file of one, a network or its diagnosis"
-    raise ArgumentTypeError(expected("result", wanted, shown(subject), "write its page with report(path)"))
+    raise ArgumentTypeError("result", wanted, shown(subject), "write its page with report(path)")
 
 
 @systems_of.register
@@ -150,9 +150,7 @@ def _(subject: Diagnosis, added: Added = None) -> list[dict[str, Any]]:
 def _refuse_added(added: Added = None) -> None:
     if added:
         wanted = "None where no run is played"
-        raise ArgumentTypeError(
-            expected("observables", wanted, ", ".join(added), "trace(observables=) takes them for networks")
-        )
+        raise ArgumentTypeError("observables", wanted, ", ".join(added), "trace(observables=) takes them for networks")
 
 
 def explorer_page(subject: Any = None, texts: Any = None, given: Any = None, report: Progress = silent) -> str:
@@ -173,7 +171,7 @@ def explorer_page(subject: Any = None, texts: Any = None, given: Any = None, rep
         checkpoint = as_checkpoint(subject, "subject")
         systems, title = of_network(checkpoint, texts), checkpoint.name
     elif texts is not None:
-        raise ArgumentTypeError(expected("texts", "None where no network reads them", shown(texts)))
+        raise ArgumentTypeError("texts", "None where no network reads them", shown(texts))
     else:
         if subject is None:
             _refuse_added(added)

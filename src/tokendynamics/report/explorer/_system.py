@@ -15,7 +15,6 @@ from tokendynamics.attention import RotaryPositions
 from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import missing
 from tokendynamics.observables.by_name import Observable
 from tokendynamics.report.explorer import _statements
@@ -243,7 +242,7 @@ def check_tokens(tokens: int) -> None:
     """
     if tokens > _POINTS // 2:
         wanted = f"at most {count(_POINTS // 2)} tokens, of which a browser moves at most {MOST_TOKENS} live"
-        raise ArgumentValueError(expected("result", wanted, count(tokens), "take fewer tokens"))
+        raise ArgumentValueError("result", wanted, count(tokens), "take fewer tokens")
 
 
 def still_of(system: dict[str, Any]) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from typing import Any
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.figures.figure import Section, Table, cells
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.report._page import page_of, render, shortened
 from tokendynamics.report.simulation import _sections
 from tokendynamics.report.simulation._ends import ends, findings
@@ -83,7 +82,7 @@ def simulation_page(trajectory: Trajectory, account: Account | None = None) -> s
     """
     if 0 in trajectory.tensor.shape:
         came = f"shape {tuple(trajectory.tensor.shape)}"
-        raise ArgumentValueError(expected("trajectory", "at least one system, time, token and feature", came))
+        raise ArgumentValueError("trajectory", "at least one system, time, token and feature", came)
     account = _of_trajectory(trajectory) if account is None else account
     run = shown(trajectory, account.system)
     endings = ends(run)

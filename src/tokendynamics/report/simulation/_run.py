@@ -15,7 +15,6 @@ from tokendynamics.dynamics import Flow, Noise, Trajectory
 from tokendynamics.figures.axes import Axis, time_axis
 from tokendynamics.figures.curves import evenly
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.observables import norms
 
 MOST_TIMES, FEWEST_TIMES = 201, 41
@@ -131,7 +130,7 @@ def shown(trajectory: Trajectory, system: int = 0) -> Shown:
     times, tokens, dim = tensor.shape[-3:]
     many = math.prod(tensor.shape[:-3])
     if not 0 <= system < many:
-        raise ArgumentValueError(expected("system", f"a system from 0 to {many - 1}", system))
+        raise ArgumentValueError("system", f"a system from 0 to {many - 1}", system)
     states = tensor.reshape(many, times, tokens, dim)
     systems, moments = _chosen(many, times, tokens)
     systems = np.union1d(systems, [system])

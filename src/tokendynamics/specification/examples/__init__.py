@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Literal, TypeAlias, get_args
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.specification.section import did_you_mean
 
@@ -33,7 +33,7 @@ def example_names(kind: _Kind = "simulation") -> list[str]:
     ['outcomes', 'random', 'temperature']
     """
     if kind not in get_args(_Kind):
-        raise ArgumentValueError(expected("kind", "'simulation', 'sweep' or 'study'", shown(kind)))
+        raise ArgumentValueError("kind", "'simulation', 'sweep' or 'study'", shown(kind))
     names = (entry.name for entry in files(__name__).joinpath(kind).iterdir())
     return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 

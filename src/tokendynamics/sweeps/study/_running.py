@@ -19,7 +19,7 @@ import psutil
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import write_json
@@ -111,8 +111,7 @@ def study(
     if workers is not None:
         as_count(workers, "workers")
     if not isinstance(spec, str | Path | StudyPlan):
-        wanted = "the path of a study's file, or the result of `read_plan`"
-        raise ArgumentTypeError(expected("spec", wanted, shown(spec)))
+        raise ArgumentTypeError("spec", "the path of a study's file, or the result of `read_plan`", shown(spec))
     plan, place = spec if isinstance(spec, StudyPlan) else read_plan(spec), Path(store)
     begun = filling(
         place,
@@ -248,9 +247,7 @@ def run_process(
     root, run = Path(store), PlannedRun(place, Experiment.from_json(experiment))
     if not (root / STUDY).is_file():
         advice = "put it on a file system that all workers share, or run on this machine"
-        raise ArgumentValueError(
-            expected("store", "a folder that every worker sees", f"none at {store} for one", advice)
-        )
+        raise ArgumentValueError("store", "a folder that every worker sees", f"none at {store} for one", advice)
     folder = root / place
     folder.mkdir(parents=True, exist_ok=True)
     with _held(folder, key) as lock:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.printable import printable, shortened
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.provenance.reading import read_json
@@ -78,7 +77,7 @@ def stored_plan(place: Path) -> StudyPlan:
         if differences(identity, plan.identity()):
             raise ArgumentValueError(f"{STUDY} and {SPECIFICATION} are of two studies")
     except (ArgumentTypeError, ArgumentValueError, OSError, LookupError, TypeError, AttributeError) as error:
-        raise ArgumentValueError(expected("store", "the folder of a study", f"{place} ({error})")) from error
+        raise ArgumentValueError("store", "the folder of a study", f"{place} ({error})") from error
     return plan
 
 
@@ -102,10 +101,10 @@ def check_same(place: Path, plan: StudyPlan) -> None:
 
 def _stored(place: Path) -> dict[str, Any]:
     if not (place / STUDY).is_file():
-        raise ArgumentValueError(expected("store", "the folder of a study", str(place)))
+        raise ArgumentValueError("store", "the folder of a study", str(place))
     stored = read_json(place / STUDY, "store")
     if not isinstance(stored, dict) or not all(isinstance(stored.get(key), dict) for key in ("identity", "versions")):
-        raise ArgumentValueError(expected("store", "the folder of a study", f"{place} with a damaged {STUDY}"))
+        raise ArgumentValueError("store", "the folder of a study", f"{place} with a damaged {STUDY}")
     return stored
 
 
@@ -126,7 +125,7 @@ def chosen_rates(place: Path) -> dict[str, float]:
         return {}
     rates = read_json(path, "store")
     if not isinstance(rates, dict) or not all(isinstance(rate, float) for rate in rates.values()):
-        raise ArgumentValueError(expected("store", "learning rates by arm", f"a damaged {path}", "remove the file"))
+        raise ArgumentValueError("store", "learning rates by arm", f"a damaged {path}", "remove the file")
     return rates
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import student_quantile
 
 Verdict = Literal["separated", "not separated", "undecided"]
@@ -187,7 +186,7 @@ def interval(values: np.ndarray, confidence: float) -> tuple[float, float, float
     [3.0, -1.4604, 7.4604]
     """
     if len(values) < 2:
-        raise ArgumentValueError(expected("values", "two or more", len(values)))
+        raise ArgumentValueError("values", "two or more", len(values))
     mean = float(values.mean())
     half = student_quantile(confidence, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return mean, mean - half, mean + half

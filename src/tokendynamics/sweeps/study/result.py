@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics import ArgumentTypeError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain, write_json
@@ -82,8 +82,7 @@ class StudyResult(Result):
 
     def __init__(self, dataset: xr.Dataset, files: tuple[str, ...] = ()) -> None:
         if not isinstance(dataset, xr.Dataset) or "measure" not in dataset or "reference" not in dataset.attrs:
-            came = shown(type(dataset).__name__)
-            raise ArgumentTypeError(expected("dataset", "the result of `study` or `open_study`", came))
+            raise ArgumentTypeError("dataset", "the result of `study` or `open_study`", shown(type(dataset).__name__))
         self.dataset, self.files = dataset, files
 
     @property

@@ -26,7 +26,6 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import in_bytes
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.reading import read_json
@@ -147,7 +146,7 @@ def check_room(needed: int, store: Path) -> None:
     if needed > free:
         advice = "take fewer points, draws or measures, or another disk"
         wanted = f"a sweep that fits into the {in_bytes(free)} free at {place}"
-        raise ArgumentValueError(expected("store", wanted, f"{in_bytes(needed)} needed", advice))
+        raise ArgumentValueError("store", wanted, f"{in_bytes(needed)} needed", advice)
 
 
 SPECIFICATION, IDENTITY, VERSIONS, ENGINE = "specification", "identity", "versions", "engine"
@@ -249,7 +248,7 @@ def stored_attributes(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         pass
     came = f"{path}, which is something else" if path.exists() else f"nothing at {path}"
-    raise ArgumentValueError(expected("store", "the store of a sweep", came))
+    raise ArgumentValueError("store", "the store of a sweep", came)
 
 
 def check_same(path: Path, plan: Plan, engine: str) -> None:
@@ -272,11 +271,11 @@ def check_same(path: Path, plan: Plan, engine: str) -> None:
     if plan.engine is None and attributes[ENGINE] != engine:
         advice = 'install the extra "fast" on both machines or on neither: the last bits of the two differ'
         wanted_words = f"the engine {attributes[ENGINE]!r} with which the store was created"
-        raise ArgumentValueError(expected("store", wanted_words, f"{engine!r} here", advice))
+        raise ArgumentValueError("store", wanted_words, f"{engine!r} here", advice)
     if other := differences(attributes[VERSIONS], own_versions()):
         advice = "install those, or create another store: results of other versions differ in the last bits"
         wanted_words = "the versions with which the store was created"
-        raise ArgumentValueError(expected("store", wanted_words, "; ".join(other), advice))
+        raise ArgumentValueError("store", wanted_words, "; ".join(other), advice)
 
 
 def _is_array_of(variable: Variable, array: xr.Variable | None, described: Path) -> bool:
@@ -307,7 +306,7 @@ def _check_chunks(store: Path, plan: Plan, variables: Mapping[str, Variable]) ->
             place = _chunk(store, name, task, len(variable.shape))
             if variable.values is None and not place.exists():
                 wanted = "the store of a sweep with all chunks of its finished tasks"
-                raise ArgumentValueError(expected("store", wanted, f"none at {place}", "resume the sweep"))
+                raise ArgumentValueError("store", wanted, f"none at {place}", "resume the sweep")
 
 
 @typed_arguments
@@ -349,19 +348,19 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
         for name, variable in variables.items():
             if not _is_array_of(variable, dataset.variables.get(name), place / name / "zarr.json"):
                 came = f"{place}, whose array {name!r} is not that of its specification"
-                raise ArgumentValueError(expected("store", "the store of a sweep", came))
+                raise ArgumentValueError("store", "the store of a sweep", came)
         complete = dataset[COMPLETE].values
         _check_chunks(place, plan, variables)
     except ArgumentValueError:
         raise
     except Exception as error:  # what readers and codecs raise of damaged files is theirs to choose
-        raise ArgumentValueError(expected("store", "the store of a sweep", f"{place} ({error})")) from error
+        raise ArgumentValueError("store", "the store of a sweep", f"{place} ({error})") from error
     if complete.all():
         return dataset
     if not partial:
         came = f"{place} with {int(complete.sum())} of {complete.size} systems"
         advice = "resume the sweep, or open the finished part with partial=True"
-        raise ArgumentValueError(expected("store", "the store of a sweep that is complete", came, advice))
+        raise ArgumentValueError("store", "the store of a sweep that is complete", came, advice)
     dataset = dataset.load()
     # Wherever a task has no record stands what marks a missing number, whatever its other chunks hold.
     there = dataset[COMPLETE]

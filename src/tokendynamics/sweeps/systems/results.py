@@ -16,7 +16,7 @@ import xarray as xr
 from tokendynamics import figures
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_path
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
@@ -70,9 +70,9 @@ def fractions(
     """
     if variable not in _WORDS or variable not in dataset:
         wanted = "'outcome' or 'status', if the sweep measured it"
-        raise ArgumentValueError(expected("variable", wanted, repr(variable), "add it to measure in [sweep]"))
+        raise ArgumentValueError("variable", wanted, repr(variable), "add it to measure in [sweep]")
     if cells < 1:
-        raise ArgumentValueError(expected("cells", "at least 1", cells))
+        raise ArgumentValueError("cells", "at least 1", cells)
     codes, words = dataset[variable], _WORDS[variable]
     if by:
         count = _in_cells(codes, len(words), by, cells).rename(word=variable)
@@ -105,7 +105,7 @@ def _in_cells(codes: xr.DataArray, words: int, by: tuple[str, ...], cells: int) 
     known = [str(name) for name, coordinate in codes.coords.items() if coordinate.dims == (POINT,)]
     for name in by:
         if name not in known:
-            raise ArgumentValueError(expected("by", f"of {', '.join(known) or 'a random design'}", repr(name)))
+            raise ArgumentValueError("by", f"of {', '.join(known) or 'a random design'}", repr(name))
     sides = [_cells(codes[name].values, cells) for name in by]
     shape = [len(labels) for labels, _ in sides]
     places = np.ravel_multi_index([place for _, place in sides], shape)
@@ -215,12 +215,10 @@ def report(
     'sweep.html'
     """
     if not isinstance(dataset, xr.Dataset) or not {"status", "tries"} <= set(dataset):
-        raise ArgumentTypeError(
-            expected("dataset", "the result of `sweep` or `open_store`", shown(type(dataset).__name__))
-        )
+        raise ArgumentTypeError("dataset", "the result of `sweep` or `open_store`", shown(type(dataset).__name__))
     as_path(path, "path")
     if manifest is not None and not isinstance(manifest, dict):
-        raise ArgumentTypeError(expected("manifest", "a record by name, or None", shown(manifest)))
+        raise ArgumentTypeError("manifest", "a record by name, or None", shown(manifest))
     return counted(dataset, title=title, files=files, manifest=manifest).report(path, max_bytes=max_bytes)
 
 

@@ -20,7 +20,7 @@ from tokendynamics.attention.schedules import Constant, Schedule
 from tokendynamics.dynamics import Status, Trajectory, simulate
 from tokendynamics.dynamics.engines.table import OF_LAYERS, SMALL, UnsuitableEngineError
 from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import missing, require
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
@@ -83,8 +83,7 @@ def sweep(
     """
     require("sweeps", "sweep", "running on many workers")
     if not isinstance(spec, str | Path | Plan):
-        wanted = "the path of a sweep's file, or the result of `read_plan`"
-        raise ArgumentTypeError(expected("spec", wanted, shown(spec)))
+        raise ArgumentTypeError("spec", "the path of a sweep's file, or the result of `read_plan`", shown(spec))
     plan, place = spec if isinstance(spec, Plan) else read_plan(spec), Path(store)
     engine = plan.engine or first_engine()
     variables = layout(plan)

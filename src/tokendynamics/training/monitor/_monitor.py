@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.network import half_of
 from tokendynamics.pretrained.other_libraries import in_short
@@ -94,18 +94,18 @@ class Monitor(Readable, TrainerCallback):
         half: str | None = None,
     ) -> None:
         if tokenizer is not None and not callable(tokenizer):
-            raise ArgumentTypeError(expected("tokenizer", "a tokenizer or None", shown(tokenizer)))
+            raise ArgumentTypeError("tokenizer", "a tokenizer or None", shown(tokenizer))
         values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
         if not (inputs is None or callable(inputs) or any(isinstance(value, Tensor) for value in values)):
             wanted = "an example (a tensor, or a tuple or a mapping with tensors), a function or None"
-            raise ArgumentTypeError(expected("inputs", wanted, shown(inputs)))
+            raise ArgumentTypeError("inputs", wanted, shown(inputs))
         # Texts by name, of which not all are one.
         named = named_prompts(texts)
         different = {_written(item) for item in named.values()}
         if len(different) < 2:
             came = "one" if len(named) == 1 else f"{len(named)} copies of one"
             advice = "common directions need a comparison of different texts"
-            raise ArgumentValueError(expected("texts", "at least two different texts", came, advice))
+            raise ArgumentValueError("texts", "at least two different texts", came, advice)
         self._prompts, self.every = named, as_count(every, "every")
         self._tokenizer, self._write, self._inputs = tokenizer, as_write(writer), inputs
         self._half = half
@@ -292,11 +292,11 @@ class Monitor(Readable, TrainerCallback):
             return self._probe
         name = type(whole).__name__
         if why := why_not_alone(model):
-            raise CheckpointError(expected(name, "a network that one process has whole", why))
+            raise CheckpointError(name, "a network that one process has whole", why)
         probe = Probe(network, name, self._prompts, tokenizer, self._inputs)
         depth, former = probe.facts["layers"], self.series.facts.get("layers")
         if former not in (None, depth):
-            raise ArgumentValueError(expected("model", f"{former} layers, as before", depth))
+            raise ArgumentValueError("model", f"{former} layers, as before", depth)
         self.series.facts |= {**probe.facts, "every": self.every}
         self.series.texts[:] = probe.texts
         self._probe = probe
@@ -384,6 +384,5 @@ def as_write(writer: Any) -> Write | None:
         return None
     write = getattr(writer, "add_scalar", writer)
     if not callable(write):
-        wanted = "a SummaryWriter, or a function of name, value and step"
-        raise ArgumentTypeError(expected("writer", wanted, shown(writer)))
+        raise ArgumentTypeError("writer", "a SummaryWriter, or a function of name, value and step", shown(writer))
     return write

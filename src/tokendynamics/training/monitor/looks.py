@@ -26,7 +26,6 @@ from tokendynamics.diagnosis.tracing.prompt_trace import (
 from tokendynamics.diagnosis.tracing.prompts import in_words
 from tokendynamics.diagnosis.tracing.variables import SHARES, SITES
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.observables.directions import lengths, refuse_zero_tokens
 from tokendynamics.pretrained import Checkpoint, load
@@ -226,7 +225,7 @@ class Probe:
     def __init__(self, network: nn.Module, name: str, texts: Mapping[str, Any], tokenizer: Any, inputs: Any) -> None:
         if tokenizer is None and any(isinstance(item, str) for item in texts.values()):
             advice = "pass tokenizer=, or token ids as texts"
-            raise ArgumentValueError(expected("tokenizer", "one that turns texts into token ids", "none", advice))
+            raise ArgumentValueError("tokenizer", "one that turns texts into token ids", "none", advice)
         self.network = network
         with undisturbed(network):
             self._ckpt = load(network, tokenizer, inputs=inputs)
@@ -277,7 +276,7 @@ def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
         prompt.keys() == first.keys() and all(same(prompt[name], first[name]) for name in prompt) for prompt in others
     ):
         came = f"{len(given)} that begin alike, as far as the network reads them"
-        raise ArgumentValueError(expected("texts", "at least two different texts", came))
+        raise ArgumentValueError("texts", "at least two different texts", came)
     lengths = [prompt["input_ids"].shape[-1] if "input_ids" in prompt else 0 for prompt in given]
     states = sum(state_bytes(ckpt, length) for length in lengths)
     check_fits(states + attention_bytes(ckpt, max(lengths)), "texts", "use fewer or shorter texts")

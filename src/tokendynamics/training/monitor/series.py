@@ -17,7 +17,7 @@ from tokendynamics.diagnosis.tracing.layer_states import SEVERITY, State
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, DESCRIPTIONS, LABELS
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.whole import check_unchanged, settle_results
@@ -194,7 +194,7 @@ class Series(StoredResult):
             for text in values["looks"]:
                 series.add(Look.unpacked(text))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ArgumentValueError(expected("state", "that of a monitor", shown(str(error)))) from error
+            raise ArgumentValueError("state", "that of a monitor", shown(str(error))) from error
         return series
 
     @property
@@ -239,7 +239,7 @@ class Series(StoredResult):
             for look in looks_of(table):
                 series.add(look)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({shown(str(error))})")) from error
+            raise ArgumentValueError("folder", _WANTED, f"{folder} ({shown(str(error))})") from error
         check_unchanged(place)
         return series
 

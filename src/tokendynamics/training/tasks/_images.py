@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_number
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.signatures import typed_fields
 from tokendynamics.training.tasks._labelled_images import (
@@ -72,7 +71,7 @@ class Augmentation:
         }
         for name, (right, wanted) in within.items():
             if not right:
-                raise ArgumentValueError(expected(name, wanted, getattr(self, name)))
+                raise ArgumentValueError(name, wanted, getattr(self, name))
         if self.magnitude or self.erasing:
             require("training", "data", "the augmentation of images", otherwise="magnitude = erasing = 0")
 
@@ -188,7 +187,7 @@ class Images(ImageTask):
     ) -> None:
         kept, apart = held_out(files.train.labels, share)
         if not len(apart):
-            raise ArgumentValueError(expected("data", "a class of two images or more in train", "one image of each"))
+            raise ArgumentValueError("data", "a class of two images or more in train", "one image of each")
         self.training: Dataset[Item] = _Cropped(files.train, kept, processor.crop_size.height, seed, draws)
         self.validation: Dataset[Item] = _Centred(files.train, apart, processor)
         self.test: Dataset[Item] = _Centred(files.val, np.arange(len(files.val)), processor)
@@ -206,7 +205,7 @@ class Images(ImageTask):
         given = checked_options(options, _OPTIONS)
         share = given.pop("validation_share")
         if not 0 < share <= 0.5:
-            raise ArgumentValueError(expected("validation_share", "a share above 0, up to 0.5", share))
+            raise ArgumentValueError("validation_share", "a share above 0, up to 0.5", share)
         mean, std = _colours(given.pop("mean"), "mean", _MEAN), _colours(given.pop("std"), "std", _STD)
         processor = _processor(given.pop("image_size"), mean, std)
         return cls(image_files(data), share, processor, Augmentation(**given), seed, draws)
@@ -316,10 +315,10 @@ def _colours(value: Any, name: str, usual: Sequence[float]) -> list[float]:
     if value is None:
         return list(usual)
     if not isinstance(value, Sequence) or len(value) != len(usual):
-        raise ArgumentTypeError(expected(name, "three numbers, for red, green and blue", repr(value)))
+        raise ArgumentTypeError(name, "three numbers, for red, green and blue", repr(value))
     numbers = [as_number(colour, name) for colour in value]
     if name == "std" and min(numbers) <= 0:
-        raise ArgumentValueError(expected(name, "three positive numbers", repr(value)))
+        raise ArgumentValueError(name, "three positive numbers", repr(value))
     return numbers
 
 
@@ -353,9 +352,9 @@ class Digits(ImageTask):
             ArgumentValueError: Other data, an option, or scikit-learn is not installed.
         """
         if data != "digits":
-            raise ArgumentValueError(expected("data", "'digits', which come with scikit-learn", repr(data)))
+            raise ArgumentValueError("data", "'digits', which come with scikit-learn", repr(data))
         if options:
-            raise ArgumentValueError(expected("options", "none for 'digits'", ", ".join(options)))
+            raise ArgumentValueError("options", "none for 'digits'", ", ".join(options))
         require("training", "data", "the digits of scikit-learn")
         from sklearn.datasets import load_digits
 

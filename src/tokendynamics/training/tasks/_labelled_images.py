@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.pretrained.inputs import IMAGE_SUFFIXES, check_regular, opened_image
 from tokendynamics.pretrained.other_libraries import refusing
@@ -55,7 +55,7 @@ class LabelledImages:
         name, source = (entry, entry) if isinstance(entry, str) else self._in_table(entry, number)
 
         def refusal(words: str) -> ArgumentValueError:
-            return ArgumentValueError(expected("data", "images that can be read", f"{name}: {words}", "replace it"))
+            return ArgumentValueError("data", "images that can be read", f"{name}: {words}", "replace it")
 
         with refusing(refusal):
             return opened_image(source, "data", name)
@@ -94,7 +94,7 @@ def image_files(data: str) -> ImageFiles:
     place = Path(data).expanduser()
     if not place.is_dir():
         came = f"the file {place}" if place.is_file() else f"nothing at {place}"
-        raise ArgumentValueError(expected("data", LAYOUT, came))
+        raise ArgumentValueError("data", LAYOUT, came)
     if all((place / split).is_dir() for split in _SPLITS):
         return _of_folders(place)
     tables = {
@@ -106,17 +106,17 @@ def image_files(data: str) -> ImageFiles:
     missing = [split for split, files in tables.items() if not files and not (place / split).is_dir()]
     entries = sorted(entry.name for entry in place.iterdir())[:5]
     came = f"{place} without {' and '.join(missing) or 'both splits in one form'}"
-    raise ArgumentValueError(expected("data", LAYOUT, came + (f", but with {', '.join(entries)}" if entries else "")))
+    raise ArgumentValueError("data", LAYOUT, came + (f", but with {', '.join(entries)}" if entries else ""))
 
 
 def _of_folders(place: Path) -> ImageFiles:
     classes = tuple(_names(place / "train"))
     if not classes:
-        raise ArgumentValueError(expected("data", LAYOUT, f"{place / 'train'} without a folder of a class"))
+        raise ArgumentValueError("data", LAYOUT, f"{place / 'train'} without a folder of a class")
     further = [name for name in _names(place / "val") if name not in classes]
     if further:
         came = f"{place / 'val' / further[0]}, and no {place / 'train' / further[0]}"
-        raise ArgumentValueError(expected("data", "classes in val that are in train", came))
+        raise ArgumentValueError("data", "classes in val that are in train", came)
     train, val = (_of_classes(place / split, classes) for split in _SPLITS)
     return ImageFiles(train, val, classes, len(classes))
 
@@ -133,11 +133,11 @@ def _of_classes(folder: Path, classes: Sequence[str]) -> LabelledImages:
             check_regular((entry.path for entry in images if not entry.is_file(follow_symlinks=False)), "data")
             files = sorted(entry.path for entry in images)
         if not files and folder.name == "train":
-            raise ArgumentValueError(expected("data", LAYOUT, f"no image in {folder / name}"))
+            raise ArgumentValueError("data", LAYOUT, f"no image in {folder / name}")
         paths += files
         labels += [label] * len(files)
     if not paths:
-        raise ArgumentValueError(expected("data", LAYOUT, f"no image in {folder}"))
+        raise ArgumentValueError("data", LAYOUT, f"no image in {folder}")
     rows = Dataset.from_dict({_IMAGE: paths})
     return LabelledImages(rows, np.asarray(labels, dtype=np.int64), str(folder))
 
@@ -151,12 +151,12 @@ def _of_parquet(place: Path, tables: dict[str, list[str]]) -> ImageFiles:
     classes, others = (tuple(getattr(read[split].features[_LABEL], "names", None) or ()) for split in _SPLITS)
     if classes != others:
         wanted = "the same classes in the same order in train and val"
-        raise ArgumentValueError(expected("data", wanted, f"{shown(classes)} and {shown(others)}"))
+        raise ArgumentValueError("data", wanted, f"{shown(classes)} and {shown(others)}")
     train, val = (_of_table(read[split], f"{place / split}*.parquet") for split in _SPLITS)
     lacking = np.setdiff1d(val.labels, train.labels)
     if len(lacking):
         came = f"label {lacking[0]}, which no image of train has"
-        raise ArgumentValueError(expected("data", "classes in val that are in train", came))
+        raise ArgumentValueError("data", "classes in val that are in train", came)
     return ImageFiles(train, val, classes, len(classes) or 1 + int(train.labels.max()))
 
 
@@ -164,13 +164,12 @@ def _table(where: str, files: Sequence[str]) -> Any:
     from datasets import Dataset, Image
 
     def refusal(words: str) -> ArgumentValueError:
-        return ArgumentValueError(expected("data", LAYOUT, f"{where}, of which nothing can be read: {words}"))
+        return ArgumentValueError("data", LAYOUT, f"{where}, of which nothing can be read: {words}")
 
     with refusing(refusal):
         table: Any = Dataset.from_parquet(list(files))
     if not {_IMAGE, _LABEL} <= set(table.column_names):
-        came = f"{where} with the columns {', '.join(table.column_names)}"
-        raise ArgumentValueError(expected("data", LAYOUT, came))
+        raise ArgumentValueError("data", LAYOUT, f"{where} with the columns {', '.join(table.column_names)}")
     with refusing(refusal):
         return table.cast_column(_IMAGE, Image(decode=False))
 
@@ -178,9 +177,8 @@ def _table(where: str, files: Sequence[str]) -> Any:
 def _of_table(table: Any, where: str) -> LabelledImages:
     labels = table.select_columns([_LABEL]).with_format("numpy")[:][_LABEL]
     if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
-        wanted = f"whole numbers from 0 in the column label of {where}"
         came = f"{labels.min()} to {labels.max()}" if labels.dtype.kind in "iu" else f"values such as {labels[0]!r}"
-        raise ArgumentValueError(expected("data", wanted, came))
+        raise ArgumentValueError("data", f"whole numbers from 0 in the column label of {where}", came)
     return LabelledImages(table.select_columns([_IMAGE]), labels.astype(np.int64), where)
 
 

@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_number, as_text
-from tokendynamics.numerics.errors import expected
 
 Item = Mapping[str, Any]
 
@@ -84,6 +83,6 @@ def checked_options(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
     """
     for name in options:
         if name not in defaults:
-            raise ArgumentValueError(expected("options", "entries among " + ", ".join(defaults), repr(name)))
+            raise ArgumentValueError("options", "entries among " + ", ".join(defaults), repr(name))
     checks = {int: as_count, float: as_number, str: as_text, type(None): lambda value, name: value}
     return {name: checks[type(default)](options.get(name, default), name) for name, default in defaults.items()}

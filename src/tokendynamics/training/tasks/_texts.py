@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_path
-from tokendynamics.numerics.errors import expected
 from tokendynamics.training.tasks._task import Item, checked_options
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def text_splits(data: str, held_out: float) -> Splits:
         ArgumentValueError: Nothing there, nothing in it, no text, or a share out of range.
     """
     if not 0 < held_out < 0.5:
-        raise ArgumentValueError(expected("held_out", "a share between 0 and 0.5", held_out))
+        raise ArgumentValueError("held_out", "a share between 0 and 0.5", held_out)
     if data == "pydoc":
         return _of_documents(_pydoc(), held_out)
     place = text_place(data)
@@ -74,13 +73,13 @@ def text_splits(data: str, held_out: float) -> Splits:
             mapped = _mapped(place)
             size, held = len(mapped), round(len(mapped) * held_out)
             if size == 0:
-                raise ArgumentValueError(expected("data", LAYOUT, f"the empty file {place}"))
+                raise ArgumentValueError("data", LAYOUT, f"the empty file {place}")
             return Splits(mapped[: size - 2 * held], mapped[size - 2 * held : size - held], mapped[size - held :])
     except OSError as error:
         came = f"{error.filename or place} ({error.strerror})"
-        raise ArgumentValueError(expected("data", "files that can be read", came)) from error
+        raise ArgumentValueError("data", "files that can be read", came) from error
     came = f"nothing at {place}" if not os.path.lexists(place) else f"{place}, which is neither"
-    raise ArgumentValueError(expected("data", LAYOUT, came))
+    raise ArgumentValueError("data", LAYOUT, came)
 
 
 def text_place(data: str) -> Path:
@@ -96,17 +95,15 @@ def text_place(data: str) -> Path:
         )
         if path is None:
             advice = "apt install python3-doc, or name a folder of text files"
-            raise ArgumentValueError(
-                expected("data", "the sources of Python's manual", "none under /usr/share/doc", advice)
-            )
+            raise ArgumentValueError("data", "the sources of Python's manual", "none under /usr/share/doc", advice)
         return path
     place = as_path(data, "data")
     if not data:
-        raise ArgumentValueError(expected("data", LAYOUT, "an empty name"))
+        raise ArgumentValueError("data", LAYOUT, "an empty name")
     try:
         return place.expanduser()
     except RuntimeError as error:
-        raise ArgumentValueError(expected("data", LAYOUT, f"{data} ({error})")) from error
+        raise ArgumentValueError("data", LAYOUT, f"{data} ({error})") from error
 
 
 def own_splits(folder: Path) -> tuple[Path, Path, Path] | None:
@@ -122,7 +119,7 @@ def own_splits(folder: Path) -> tuple[Path, Path, Path] | None:
             return train, valid, test
         if len(missing) == 1 or (len(missing) == 2 and train.is_file()):
             came = f"{folder} without {' and '.join(missing)}"
-            raise ArgumentValueError(expected("data", LAYOUT, came, "without them the test would be trained on"))
+            raise ArgumentValueError("data", LAYOUT, came, "without them the test would be trained on")
     return None
 
 
@@ -171,10 +168,10 @@ def _files(folder: Path) -> list[bytes]:
         _check_text(content[:_LOOKED_AT], path)
         contents += [content] if content else []
     if not contents:
-        raise ArgumentValueError(expected("data", LAYOUT, f"the folder {folder} without a file that has text"))
+        raise ArgumentValueError("data", LAYOUT, f"the folder {folder} without a file that has text")
     if len(set(contents)) < len(Splits._fields):
         wanted = "at least three different documents in a folder, one for each split"
-        raise ArgumentValueError(expected("data", wanted, f"{len(set(contents))} in {folder}", "name the file itself"))
+        raise ArgumentValueError("data", wanted, f"{len(set(contents))} in {folder}", "name the file itself")
     return contents
 
 
@@ -191,7 +188,7 @@ def _below(folder: Path) -> Iterator[Path]:
 def _check_text(beginning: bytes, place: Path) -> None:
     """Refuse an archive, an image or UTF-16: a network would learn its bytes without a word."""
     if b"\0" in beginning:
-        raise ArgumentValueError(expected("data", "text, which has no null bytes", f"{place}, which has"))
+        raise ArgumentValueError("data", "text, which has no null bytes", f"{place}, which has")
 
 
 class RandomWindows(Dataset[Mapping[str, np.ndarray]]):
@@ -285,7 +282,7 @@ def check_length(splits: Mapping[str, np.ndarray], length: int, unit: str, data:
         if len(tokens) < length:
             wanted = f"at least {length} {unit} in each split: one context and the {unit[:-1]} after it"
             came = f"{len(tokens)} in the {name} split of {data}"
-            raise ArgumentValueError(expected("data", wanted, came, "take more text, or a smaller context"))
+            raise ArgumentValueError("data", wanted, came, "take more text, or a smaller context")
 
 
 _BYTES_OPTIONS: dict[str, Any] = {"context": 128, "held_out": 0.05}
