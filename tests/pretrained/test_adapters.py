@@ -15,7 +15,7 @@ from torch import Tensor
 
 import tokendynamics as td
 from pretrained.families import network_of
-from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained.discovery._maps import Probed
 from tokendynamics.pretrained.other_libraries import silenced
 
@@ -317,11 +317,15 @@ def test_biases_of_parts_that_are_not_read_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_adapter_that_runs_in_its_own_precision_is_traced_and_its_audit_refused(
+def test_the_factors_of_an_adapter_that_runs_in_single_precision_are_what_its_projections_do(
     adapter: Callable[..., tuple[Any, Path]], base: Path
 ) -> None:
     network, folder = adapter("AdamssConfig", **_QV)
     ckpt = td.load(base, adapter=folder)
     assert torch.equal(ckpt.states(IDS).feed_forward[1:], _peft_states(network)[0])
-    with pytest.raises(AttentionFactorsError, match="an attention that runs in float64"):
-        td.audit(ckpt)
+    weights = ckpt.attention(2)
+    (attention,) = (module for name, module in network.named_modules() if name.endswith("layers.1.self_attn"))
+    with torch.inference_mode():
+        basis = torch.eye(weights.query.shape[1])
+        query = (attention.q_proj(basis) - attention.q_proj(0 * basis)).unflatten(1, (len(weights.query), -1))
+    torch.testing.assert_close(weights.query, query.transpose(0, 1), rtol=1e-4, atol=1e-5)

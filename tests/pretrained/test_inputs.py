@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import tokendynamics as td
 from pretrained.families import inputs_of, network_of
@@ -146,3 +147,44 @@ def test_sounds_are_passed_by_name() -> None:
     network, half = network_of("whisper")
     live = load(network, half=half)
     assert td.trace(live, inputs_of(network.encoder)).sizes["token"] == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float32])
+def test_tokens_that_fill_up_a_prompt_behind_its_end_are_not_measured(dtype: torch.dtype) -> None:
+    live = load(network_of("bert")[0])
+    ids, filled = torch.tensor([IDS]), torch.tensor([IDS + 3 * [0]])
+    mask = torch.tensor([[1] * 6 + [0] * 3])
+    alone = td.trace(live, {"input_ids": ids})
+    padded = td.trace(live, {"input_ids": filled, "attention_mask": mask.to(dtype), "token_type_ids": 0 * filled})
+    np.testing.assert_array_equal(measured(padded), measured(alone))
+    everything = td.trace(live, {"input_ids": filled, "attention_mask": torch.ones_like(mask)})
+    assert padded.sizes["token"] == 6 < everything.sizes["token"]
+    with torch.no_grad():  # the network's own pass with the mask
+        last = live.model(input_ids=filled, attention_mask=mask).last_hidden_state[0, :6]
+    states = live.states({"input_ids": filled, "attention_mask": mask.to(dtype)})
+    torch.testing.assert_close(states.feed_forward[-1], last, rtol=1e-5, atol=1e-6)
+
+
+class _Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, src: torch.Tensor, src_key_padding_mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.encoder(src, src_key_padding_mask=src_key_padding_mask)
+
+
+def test_padding_that_cannot_be_cut_off_is_refused() -> None:
+    bert, src = load(network_of("bert")[0]), torch.randn(1, 6, 8)
+    own = load(_Encoder().eval(), inputs=src)
+    before = torch.tensor([[0, 0, 1, 1, 1, 1]])
+    for live, name, inputs in (
+        (bert, "attention_mask", {"input_ids": torch.tensor([IDS]), "attention_mask": before}),
+        (own, "src_key_padding_mask", {"src": src, "src_key_padding_mask": before.bool()}),
+    ):
+        with pytest.raises(
+            ArgumentValueError, match=f"{name}: expected a mask that hides no token, got one that has 4"
+        ):
+            td.trace(live, inputs)
+        td.trace(live, inputs | {name: torch.full_like(inputs[name], name == "attention_mask")})

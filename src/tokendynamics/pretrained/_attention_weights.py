@@ -185,22 +185,51 @@ def verified(tensors: LayerTensors, seen: Seen, name: str, number: int) -> Atten
     return layout
 
 
+_FORMATS = (torch.float64, torch.float32)
+"""Of a layer's own attention to random states: some code asks for single precision, whatever it is given."""
+
+
 def _attention_on_random_states(
     tensors: LayerTensors, seen: Seen, where: str, number: int
 ) -> tuple[Tensor, AttentionCall]:
     """Return random states in float64, and the attention of the layer's own module to them; see `verified`."""
+
+    def refusal(words: str) -> AttentionFactorsError:
+        wanted, advice = "an attention that runs in float64 or float32", "only the audit needs it, not the trace"
+        message = f"layer {number}: its attention runs neither in float64 nor in float32"
+        return AttentionFactorsError(expected(where, wanted, words, advice), message)
+
+    x, calls, problem = torch.empty(0), list[AttentionCall](), None
+    for dtype in _FORMATS:
+        try:
+            with refusing(refusal):
+                x, calls = _attentions_in(dtype, tensors, seen)
+            problem = None
+            break
+        except AttentionFactorsError as error:
+            problem = error
+    if problem is not None:
+        raise problem
+    if len(calls) != 1:
+        message = expected(where, "an attention that runs once", f"{len(calls)} times")
+        raise AttentionFactorsError(message, f"layer {number}: its attention runs {len(calls)} times")
+    return x, calls[0]
+
+
+def _attentions_in(dtype: torch.dtype, tensors: LayerTensors, seen: Seen) -> tuple[Tensor, list[AttentionCall]]:
+    """Return random states in float64, and what a layer's own module does to them in a number format."""
     layout, shape = tensors.layout, seen.shape
     # On the CPU, where its arguments were recorded, wherever the weights are.
-    module = _double_when_used(tensors.block.get_submodule(layout.module))
+    module = _cast_when_used(tensors.block.get_submodule(layout.module), dtype)
     if isinstance(module, nn.MultiheadAttention) and seen.batch_first is not None:
         module.batch_first = seen.batch_first
     for label, buffer in list(module.named_buffers()):
         if buffer.is_meta:
             owner, _, leaf = label.rpartition(".")
             module.get_submodule(owner).register_buffer(leaf, seen.tables[label].clone(), persistent=False)
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64).to(dtype)
     calls: list[AttentionCall] = []
-    positional, named = _in_double(seen.arguments, x.device)
+    positional, named = _cast(seen.arguments, x)
     given = next(
         argument
         for argument in (*positional, *named.values())
@@ -208,33 +237,24 @@ def _attention_on_random_states(
     )
     positional, named = with_state(x, given, positional, named)
     watched = watching(module, lambda call: calls.append(call.kept()), of_w=True)
-
-    def refusal(words: str) -> AttentionFactorsError:
-        message = expected(where, "an attention that runs in float64", words, "only the audit needs it, not the trace")
-        return AttentionFactorsError(message, f"layer {number}: its attention does not run in float64")
-
-    with refusing(refusal), watched, apart(module), torch.no_grad(), silenced():
+    with watched, apart(module), torch.no_grad(), silenced():
         module(*positional, **named)
-    calls = joined([call.of_states(shape) for call in calls])
-    if len(calls) != 1:
-        message = expected(where, "an attention that runs once", f"{len(calls)} times")
-        raise AttentionFactorsError(message, f"layer {number}: its attention runs {len(calls)} times")
-    return x, calls[0]
+    return x.double(), joined([call.of_states(shape) for call in calls])
 
 
-def _double_when_used(attention: nn.Module) -> nn.Module:
-    """Return a copy in float64 on the CPU; large weights are so only while they run: all at once would be too much.
+def _cast_when_used(attention: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a copy in a format on the CPU; large weights are so only while they run: all at once would be too much.
 
     The large ones are those of the layer itself, which stay where they are.
     """
 
-    def to_double(module: nn.Module, arguments: Any) -> None:
+    def to_format(module: nn.Module, arguments: Any) -> None:
         del arguments
         vars(module)["_stored"] = dict(module.named_parameters(recurse=False))
         for name, value in vars(module)["_stored"].items():
-            module.register_parameter(name, nn.Parameter(value.cpu().double(), requires_grad=False))
+            module.register_parameter(name, nn.Parameter(value.cpu().to(dtype), requires_grad=False))
 
-    def from_double(module: nn.Module, arguments: Any, output: Any) -> None:
+    def from_format(module: nn.Module, arguments: Any, output: Any) -> None:
         del arguments, output
         for name, value in vars(module)["_stored"].items():
             module.register_parameter(name, value)
@@ -246,14 +266,14 @@ def _double_when_used(attention: nn.Module) -> nn.Module:
     whole = without_hooks(copy.deepcopy(attention, shared)).eval()
     for module in whole.modules():
         if _is_large(module):
-            module.register_forward_pre_hook(to_double)
-            module.register_forward_hook(from_double, always_call=True)
+            module.register_forward_pre_hook(to_format)
+            module.register_forward_hook(from_format, always_call=True)
             continue
         for name, value in list(module.named_parameters(recurse=False)):
-            module.register_parameter(name, nn.Parameter(value.cpu().double(), requires_grad=False))
+            module.register_parameter(name, nn.Parameter(value.cpu().to(dtype), requires_grad=False))
         for name, value in list(module.named_buffers(recurse=False)):
             on_cpu = value if value.is_meta else value.cpu()
-            vars(module)["_buffers"][name] = on_cpu.double() if on_cpu.is_floating_point() else on_cpu
+            vars(module)["_buffers"][name] = on_cpu.to(dtype) if on_cpu.is_floating_point() else on_cpu
     return whole
 
 
@@ -267,12 +287,12 @@ def _double(affine: Affine) -> Affine:
     return Affine(affine.weight.cpu().double(), None if affine.bias is None else affine.bias.cpu().double())
 
 
-def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], device: torch.device) -> Any:
+def _cast(arguments: tuple[tuple[Any, ...], dict[str, Any]], like: Tensor) -> Any:
     changed: dict[int, Tensor] = {}  # what stands in several places (query, key and value) is one tensor after it too
 
     def change(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
-            return changed.setdefault(id(value), value.to(device, torch.float64))
+            return changed.setdefault(id(value), value.to(like))
         return tuple(change(entry) for entry in value) if isinstance(value, tuple) else value
 
     positional, named = arguments

@@ -314,8 +314,13 @@ def _check_in_memory(network: nn.Module, name: str) -> None:
     """Refuse a network with parameters on the meta device that nothing puts there only between its passes.
 
     Raises:
-        CheckpointError: It names the first one, or the first that gets its shape from the first pass.
+        CheckpointError: It names the first one, or the first that gets its shape from the first pass, or that is spread
+            over processes.
     """
+    spread = next((key for key, parameter in network.named_parameters() if hasattr(parameter, "full_tensor")), None)
+    if spread is not None:
+        came, advice = f"{spread}, which is spread over processes", "load its full state dict into one of its own"
+        raise CheckpointError(expected(name, "a network in the memory of one process", came, advice))
     lazy = next((key for key, parameter in network.named_parameters() if is_lazy(parameter)), None)
     if lazy is not None:
         came = f"{lazy}, which has no shape yet"

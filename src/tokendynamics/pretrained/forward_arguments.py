@@ -16,7 +16,10 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained.architecture import Architecture
 
-_OF_TRANSFORMERS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "pixel_values")
+_BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+"""Arguments of transformers' networks that have an entry for each token, along their second axis."""
+
+_OF_TRANSFORMERS = (*_BY_TOKEN, "pixel_values")
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,11 @@ def forward_arguments(
 
     Raises:
         ArgumentTypeError: Ids that are no whole numbers, or for a network that reads something else.
-        ArgumentValueError: Not one prompt, an id outside the vocabulary, more tokens than the context, or what the
-            network reads is missing.
+        ArgumentValueError: Not one prompt, an id outside the vocabulary, more tokens than the context, what the
+            network reads is missing, or a mask hides other tokens than those behind the end of a prompt.
     """
     if isinstance(ids, Mapping):
-        inputs = dict(ids)
+        inputs = _without_padding(dict(ids), main_input)
     elif ids_name is None:
         wanted = f"{main_input or 'the arguments of its forward pass'}, by name in a mapping"
         raise ArgumentTypeError(expected("ids", wanted, "token ids", "this network reads no token ids"))
@@ -83,6 +86,36 @@ def forward_arguments(
     main = inputs.get(counted) if counted is not None else None
     if isinstance(main, Tensor) and main.ndim > 0 and len(main) != 1:
         raise ArgumentValueError(several_inputs(f"shape {tuple(main.shape)}", str(counted)))
+    return inputs
+
+
+def _without_padding(inputs: dict[str, Any], main_input: str | None) -> dict[str, Any]:
+    """Return the arguments of one input without the tokens by which a prompt was filled up behind its end.
+
+    A mask hides them from the others, which have the same states without them; measured, they would be tokens alike.
+
+    Args:
+        inputs: By name.
+        main_input: See `forward_arguments`.
+
+    Raises:
+        ArgumentValueError: Of a mask: what it hides stands elsewhere, or belongs to what cannot be cut with it.
+    """
+    for name, mask in inputs.items():
+        named = name.endswith("attention_mask") or name.endswith("padding_mask")
+        if not (named and isinstance(mask, Tensor) and mask.ndim == 2 and len(mask) == 1):
+            continue
+        kinds, tokens = mask.unique(), mask.shape[1]
+        if kinds.tolist() != [0, 1]:  # nothing is hidden, or numbers are added to the logits
+            continue
+        kept = int(mask[0].bool().sum())
+        by_token = {other for other, value in inputs.items() if getattr(value, "shape", ())[:2] == (1, tokens)}
+        ends = bool(mask[0, :kept].all())
+        if name == "attention_mask" and main_input in by_token and by_token <= set(_BY_TOKEN) and ends:
+            return {other: value[:, :kept] if other in by_token else value for other, value in inputs.items()}
+        wanted, came = "a mask that hides no token", f"one that has {kept} of {tokens} entries set"
+        advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
+        raise ArgumentValueError(expected(name, wanted, came, advice))
     return inputs
 
 

@@ -149,7 +149,8 @@ def _traced(
     if queries != keys:
         raise LayoutNotFoundError(f"it has {queries} queries and {keys} keys")
     tracer = Tracer(calls, start, f"{block.name}.", _numbers(attending.module))
-    given = {name: getattr(attention, name).transpose(1, 2).flatten(2) for name in _FACTORS}
+    # Some attentions run in another format than the modules around them.
+    given = {name: getattr(attention, name).to(start).transpose(1, 2).flatten(2) for name in _FACTORS}
     try:
         parts = {name: _parts(tracer, name, given[name], attention, attending) for name in _FACTORS}
     except LayoutNotFoundError as problem:
@@ -168,7 +169,7 @@ def _traced(
             raise LayoutNotFoundError(words) from problem
         raise
     projected = evaluated(parts["query"], tracer.start, live_reader(block.module))
-    return parts, *_rotation(projected, attention.query, tables, tracer.after_turning)
+    return parts, *_rotation(projected, attention.query.to(start), tables, tracer.after_turning)
 
 
 def _parts(
@@ -243,6 +244,8 @@ def _key_heads(attention: AttentionCall) -> int:
         return bool((groups == groups[:, :, :1]).all())
 
     several = (attention.key, attention.value)
+    if not all(bool(tensor.isfinite().all()) for tensor in several):
+        raise LayoutNotFoundError("its keys or values are not finite")
     copies = [count for count in range(heads, 0, -1) if heads % count == 0]
     return heads // next(count for count in copies if all(shared(tensor, count) for tensor in several))
 

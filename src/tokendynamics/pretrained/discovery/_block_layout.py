@@ -38,6 +38,7 @@ from tokendynamics.pretrained.discovery.layout import (
     NOT_SHOWN,
     OTHER_AXIS,
     OTHER_PLACES,
+    SHARES_KEYS,
     AfterOutput,
     AttentionLayout,
     BlockLayout,
@@ -219,8 +220,8 @@ def _attention(
     if other_axis:
         return None, None, None, other_axis
     if len(block_call.attentions) > 1:
-        modules = list(dict.fromkeys(seen.module for _, seen in block_call.attentions))
-        names = [_name_in(block_call.call.module, module) or "the block itself" for module in modules]
+        by_module = {seen.module: seen for _, seen in reversed(block_call.attentions)}
+        names = [_several_in_words(block_call.call.module, seen) for seen in reversed(by_module.values())]
         several = f"it has {len(names)} attentions ({', '.join(names)}); one can be read"
         runs = f"its attention runs {len(block_call.attentions)} times"
         return None, None, None, several if names[1:] else runs
@@ -242,7 +243,7 @@ def _attention(
     except TooFewInputsError:
         raise
     except LayoutNotFoundError as problem:
-        crossing = CROSSES_ALONE if keys_of_another_sequence(block) else ""
+        crossing = keys_of_another_sequence(block) and (_shared_keys(call, block, recorded) or CROSSES_ALONE)
         return None, None, projected, crossing or _other_places(call, block) or str(problem)
     attending = seen.call
     shape = torch.Size(()) if attending.x is None else attending.x.shape
@@ -252,6 +253,13 @@ def _attention(
     return replace(seen.layout, error=error), kept, projected, _other_places(call, block) if seen.layout.changed else ""
 
 
+def _several_in_words(block: nn.Module, attention: AttentionCall) -> str:
+    """Name one of several attentions of a block; with its queries and keys where these are not both the tokens'."""
+    name = _name_in(block, attention.module) or "the block itself"
+    queries, keys = attention.query.shape[2], attention.key.shape[2]
+    return name if queries == keys else f"{name} of {queries} queries and {keys} keys"
+
+
 def _other_places(attention: AttentionCall, block: ModuleCall) -> str:
     """Say that the queries and keys of an attention are not those of the tokens in their order; empty if they are."""
     queries, keys = attention.query.shape[2], attention.key.shape[2]
@@ -259,6 +267,15 @@ def _other_places(attention: AttentionCall, block: ModuleCall) -> str:
         return f"{OTHER_PLACES} ({queries} queries, {keys} keys)"
     stand = attends_by_token(block)
     return "" if stand == "yes" else HEADS_FIRST if stand == "heads first" else OTHER_PLACES
+
+
+def _shared_keys(attention: AttentionCall, block: ModuleCall, recorded: Pass) -> str:
+    """Say whose keys a block takes over from an attention that ran before it; empty where it does not."""
+    for time, other in recorded.attentions:
+        if time < block.start and other.key.shape == attention.key.shape and torch.equal(other.key, attention.key):
+            inside = max((call for call in recorded.calls if call.is_open(time)), key=lambda call: call.start)
+            return f"{SHARES_KEYS} ({inside.name})"
+    return ""
 
 
 def _in_one_piece(block: nn.Module) -> str:

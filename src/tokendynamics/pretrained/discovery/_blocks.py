@@ -213,16 +213,21 @@ def _attending(network: nn.Module, recorded: Pass) -> tuple[_Owners, dict[int, M
 
     Where no member of a list has one attention alone, those with several count, then modules beside each other, and
     then any module that gives states of the shape of those that it reads, such as the one block of a small network.
+    Members none of which gives as many tokens as it reads, such as one that pools them, count where no others do.
 
     Raises:
         LayoutNotFoundError: There is no such module around an attention.
     """
     listed, single = _members(network), _keeping_shape(network, recorded)
+    pooling: tuple[_Owners, dict[int, ModuleCall]] | None = None
     for members, several in ((listed, False), (listed, True), (_siblings(network), False), (single, False)):
         around = (_block_around(time, recorded, members, several=several) for time, _ in recorded.attentions)
         attending = {id(call): call for call in around if call is not None}
-        if attending:
+        if any(call.x is None or call.x.shape[1:-1] == call.y.shape[1:-1] for call in attending.values()):
             return members, attending
+        pooling = pooling or ((members, attending) if attending else None)
+    if pooling is not None:
+        return pooling
     seen = recorded.attentions[0][1].module
     name = next((name for name, module in network.named_modules() if module is seen), "") or type(network).__name__
     wanted = "a block, a list of blocks (an nn.ModuleList) or several blocks of one class, with an attention in each"
@@ -237,14 +242,17 @@ def _check_alike(network: nn.Module, blocks: Sequence[ModuleCall]) -> None:
             came = f"states of shape {shapes[0]} after {before.name} and {shapes[1]} after {after.name}"
             other = "widths" if shapes[0][:-1] == shapes[1][:-1] else "numbers of tokens, as after pooling,"
             wanted, advice = "blocks whose states are of one shape", f"layers with different {other} cannot be compared"
-            which = " or ".join(f"its module {owner}" for owner in _owners(blocks, before, after))
+            which = " or ".join(f"its module {owner}" for owner in _owners(network, blocks, before, after))
             advice += f"; pass {which}, with inputs= of that" if which else ""
             raise LayoutNotFoundError(expected(type(network).__name__, wanted, came, advice))
 
 
-def _owners(blocks: Sequence[ModuleCall], before: ModuleCall, after: ModuleCall) -> list[str]:
+def _owners(network: nn.Module, blocks: Sequence[ModuleCall], before: ModuleCall, after: ModuleCall) -> list[str]:
     """Return the modules that hold the lists of two blocks, if each holds one of them alone, as towers do."""
-    owners = [call.name.rpartition(".")[0].rpartition(".")[0] for call in (before, after)]
+    owners = [call.name.rpartition(".")[0] for call in (before, after)]
+    # An nn.Sequential runs by itself, an nn.ModuleList does not.
+    runs = [isinstance(network.get_submodule(owner), nn.Sequential) for owner in owners]
+    owners = [owner if alone else owner.rpartition(".")[0] for owner, alone in zip(owners, runs, strict=True)]
     apart = all(owners) and not any(
         f"{other}.".startswith(f"{owner}.") for owner, other in (owners, tuple(reversed(owners)))
     )

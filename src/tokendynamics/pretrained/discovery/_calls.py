@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.pretrained._torch_attention import projections_apart
+from tokendynamics.pretrained.discovery._functions import NOT_FOLLOWED
 from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
@@ -282,8 +283,9 @@ class Pass:
     tables: list[str] = field(default_factory=list)
 
     def lost_in(self, call: ModuleCall) -> str:
-        """Return what happened first to logits inside a call; empty where nothing did."""
-        return next((words for time, words in self.lost if call.is_open(time)), "")
+        """Return what happened first to logits or weights inside a call; empty where nothing did."""
+        inside = [words for time, words in self.lost if call.is_open(time)]
+        return next((words for words in inside if words != NOT_FOLLOWED), inside[0] if inside else "")
 
     def attentions_in(self, call: ModuleCall) -> tuple[tuple[int, AttentionCall], ...]:
         """Return the attentions that ran inside a call, with their times."""

@@ -82,6 +82,8 @@ class AttentionFunctions(TorchFunctionMode):
                 else:
                     _report(f"{name} {_ON_WEIGHTS}")
             self._known.pop(output, None)  # written into in a way that is not followed
+        elif name == "topk" and isinstance(known, Weights):
+            _report(f"{name} {_ON_WEIGHTS}")
         elif name == "topk" and isinstance(known, Logits):
             self._lose(output[0], "topk chooses among its logits")
         return output
@@ -98,6 +100,11 @@ class AttentionFunctions(TorchFunctionMode):
         output = func(*args, **named)
         operands = factors_of(name, args, named)
         if len(operands) != 2 or not isinstance(output, Tensor):
+            if len(operands) > 2 and isinstance(output, Tensor):
+                if any(isinstance(self._of(operand), Weights) for operand in operands):
+                    _report(f"{name} of {len(operands)} tensors {_ON_WEIGHTS}")
+                else:
+                    self._lose(output, f"its logits are one product of {len(operands)} tensors")
             return output
         first, second = operands
         weights = self._of(first)
@@ -337,6 +344,7 @@ class AttentionFunctions(TorchFunctionMode):
             if output.shape == tensor.shape:
                 # What runs next may write into the logits; the softmax itself does not.
                 self._known[output] = Weights(tensor.detach(), known)
+                _report(NOT_FOLLOWED)
             return output
         with seen_elsewhere():
             logits = known.multiplied(tensor, factors())
@@ -434,6 +442,10 @@ def _of_heads(value: Any, logits: Logits, output: Tensor) -> Tensor | None:
         return None
     follows = logits.soft_cap is None and output.shape[:-1] == logits.query.shape[:-1]
     return value.detach() if follows else None
+
+
+NOT_FOLLOWED = "the weights that its softmax gives are not followed to a product with values"
+"""Of every softmax of logits, until such a product is seen: the reason where there is no other."""
 
 
 _ON_WEIGHTS = "acts on the weights that its softmax gives"

@@ -58,6 +58,8 @@ class _Block:
         self.any_skip = any_skip
         self.block = block
         self.x, self.y = self.states(block.x), self.states(block.y)
+        if self.x.shape != self.y.shape:
+            raise LayoutNotFoundError(f"{block.name} gives other numbers of tokens or features than it reads")
         if not bool(torch.isfinite(self.x).all() and torch.isfinite(self.y).all()):
             raise LayoutNotFoundError(f"{block.name} gives states that are not finite")
         self.calls = [call for call in calls if call.is_inside(block)]

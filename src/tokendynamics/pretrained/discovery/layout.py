@@ -104,6 +104,9 @@ CROSSES = "its cross-attention reads another sequence and is not measured"
 
 CROSSES_ALONE = "its attention is a cross-attention: its keys come from another sequence"
 
+SHARES_KEYS = "its keys are those of an attention before it"
+"""How a problem begins where a block takes over the keys of another one."""
+
 NOT_SHOWN = "no softmax of products of queries and keys was seen in it; it may be linear, or run as one function"
 
 NOT_READ = "its attention is not read: only a factor of each head, a term, a mask or a soft cap may act on its logits"
@@ -122,6 +125,10 @@ HEADS_FIRST = "each of its heads stands with all inputs behind the last one"
 
 OTHER_AXIS = "its attention runs over"
 """How a problem begins where the tokens of an attention are not those of the states."""
+
+
+_HIDING = (NOT_SHOWN, NOT_READ, CROSSES_ALONE, SHARES_KEYS, IN_ONE_PIECE, OTHER_AXIS)
+"""Words in a problem of an attention whose weights between the tokens do not show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +275,7 @@ class BlockLayout:
         """Whether it has an attention whose weights between the tokens can be watched."""
         if OTHER_PLACES in self.problem or HEADS_FIRST in self.problem:
             return False
-        hidden = any(words in self.problem for words in (NOT_SHOWN, NOT_READ, CROSSES_ALONE, IN_ONE_PIECE, OTHER_AXIS))
+        hidden = any(words in self.problem for words in _HIDING)
         return self.attends and (self.attention is not None or not hidden)
 
     @property
