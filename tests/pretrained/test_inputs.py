@@ -177,11 +177,11 @@ class _Encoder(nn.Module):
 
 def test_padding_that_cannot_be_cut_off_is_refused() -> None:
     bert, src = load(network_of("bert")[0]), torch.randn(1, 6, 8)
-    own = load(_Encoder().eval(), inputs=src)
+    encoder = load(_Encoder().eval(), inputs=src)
     before = torch.tensor([[0, 0, 1, 1, 1, 1]])
     for live, name, inputs in (
         (bert, "attention_mask", {"input_ids": torch.tensor([IDS]), "attention_mask": before}),
-        (own, "src_key_padding_mask", {"src": src, "src_key_padding_mask": before.bool()}),
+        (encoder, "src_key_padding_mask", {"src": src, "src_key_padding_mask": before.bool()}),
     ):
         with pytest.raises(
             ArgumentValueError, match=f"{name}: expected a mask that hides no token, got one that has 4"

@@ -44,6 +44,7 @@ from tokendynamics.pretrained.discovery.layout import (
     BlockLayout,
     Residual,
 )
+from tokendynamics.words import plural
 
 
 def _norms(
@@ -257,7 +258,7 @@ def _several_in_words(block: nn.Module, attention: AttentionCall) -> str:
     """Name one of several attentions of a block; with its queries and keys where these are not both the tokens'."""
     name = _name_in(block, attention.module) or "the block itself"
     queries, keys = attention.query.shape[2], attention.key.shape[2]
-    return name if queries == keys else f"{name} of {queries} queries and {keys} keys"
+    return name if queries == keys else f"{name} of {plural(queries, 'query', 'queries')} and {plural(keys, 'key')}"
 
 
 def _other_places(attention: AttentionCall, block: ModuleCall) -> str:
