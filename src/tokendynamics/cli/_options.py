@@ -121,8 +121,7 @@ def check_writable(out: Path | None) -> None:
         with tempfile.TemporaryDirectory(dir=existing, prefix=".probe-"):
             return
     except OSError:
-        message = f"{existing} is not a folder that can be written to"
-        raise click.BadParameter(message, param_hint="--out") from None
+        raise click.BadParameter(f"{existing} is not a folder that can be written to", param_hint="--out") from None
 
 
 def file_to_run(spec: Path | None, example: str | None, kind: Literal["simulation", "sweep", "study"]) -> Path | None:

@@ -116,6 +116,11 @@ _OF_PARTS = LABELS | {"component": PARTS}
 """The final norm adds nothing to the residual stream."""
 
 
+def _why(name: str, meaning: str) -> property:
+    """Return a property with the reason why a field was refused; empty if it was not."""
+    return property(lambda diagnosis: reason_of(getattr(diagnosis, name)), doc=meaning)
+
+
 @dataclass(frozen=True, repr=False)
 class Diagnosis(StoredResult):
     """Everything measured on one model.
@@ -170,50 +175,15 @@ class Diagnosis(StoredResult):
     remedies: xr.Dataset | Refused | None = None
     joint: xr.Dataset | Refused | None = None
 
-    @property
-    def audit_refused(self) -> str:
-        """Why there is no audit; empty if there is one."""
-        return reason_of(self.audit)
-
-    @property
-    def levers_refused(self) -> str:
-        """Why no levers were tried; empty otherwise."""
-        return reason_of(self.levers)
-
-    @property
-    def deeper_refused(self) -> str:
-        """Why it was not made deeper although that was requested; empty otherwise."""
-        return reason_of(self.deeper)
-
-    @property
-    def baseline_refused(self) -> str:
-        """Why no untrained network was traced; empty otherwise."""
-        return reason_of(self.baseline)
-
-    @property
-    def heads_refused(self) -> str:
-        """Why no effects of heads were measured; empty otherwise."""
-        return reason_of(self.heads)
-
-    @property
-    def directions_refused(self) -> str:
-        """Why no shared directions were measured; empty otherwise."""
-        return reason_of(self.directions)
-
-    @property
-    def sources_refused(self) -> str:
-        """Why no source tokens were measured; empty otherwise."""
-        return reason_of(self.sources)
-
-    @property
-    def remedies_refused(self) -> str:
-        """Why no remedies were tried; empty otherwise."""
-        return reason_of(self.remedies)
-
-    @property
-    def joint_refused(self) -> str:
-        """Why no sets of parts and heads were tried; empty otherwise."""
-        return reason_of(self.joint)
+    audit_refused = _why("audit", "Why there is no audit; empty if there is one.")
+    levers_refused = _why("levers", "Why no levers were tried; empty otherwise.")
+    deeper_refused = _why("deeper", "Why it was not made deeper although that was requested; empty otherwise.")
+    baseline_refused = _why("baseline", "Why no untrained network was traced; empty otherwise.")
+    heads_refused = _why("heads", "Why no effects of heads were measured; empty otherwise.")
+    directions_refused = _why("directions", "Why no shared directions were measured; empty otherwise.")
+    sources_refused = _why("sources", "Why no source tokens were measured; empty otherwise.")
+    remedies_refused = _why("remedies", "Why no remedies were tried; empty otherwise.")
+    joint_refused = _why("joint", "Why no sets of parts and heads were tried; empty otherwise.")
 
     @property
     def headline(self) -> str:
@@ -308,48 +278,28 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         values["audit"] = {"dims": {str(name): list(variable.dims) for name, variable in audit.items()}}
         values["audit"] |= {str(k): plain(v.values) for k, v in audit.items() if "eigenvalues" not in str(k)}
     if isinstance(levers, Levers):
-        values["levers"] = {
-            name: getattr(levers, name) for name in ("answer", "text", "advice", "kappa", "where", "best")
-        }
-        values["levers"] |= {"conventions": [asdict(convention) for convention in levers.conventions]}
+        names = ("answer", "text", "advice", "kappa", "where", "best")
+        values["levers"] = {name: getattr(levers, name) for name in names}
+        values["levers"] |= {"conventions": list(map(asdict, levers.conventions))}
     if isinstance(deeper, Deeper):
         values["deeper"] = {"sentences": list(deeper.sentences), "refused": deeper.refused}
-        values["deeper"] |= {
-            "undecoded": deeper.undecoded,
-            "conventions": [asdict(convention) for convention in deeper.conventions],
-        }
+        values["deeper"] |= {"undecoded": deeper.undecoded, "conventions": list(map(asdict, deeper.conventions))}
     if isinstance(diagnosis.baseline, xr.Dataset):
         values["baseline"] = plain(dict(diagnosis.baseline.attrs))
         values["baseline"]["consensus_relative"] = plain(diagnosis.baseline.consensus_relative.values)
     for name in ("heads", "directions", "sources", "remedies", "joint"):
         if isinstance(table := getattr(diagnosis, name), xr.Dataset):
             values[name] = plain(dict(table.attrs))
+    record: dict[str, Any] = {"model": plain(diagnosis.model), "verdict": verdict_as_plain(diagnosis.verdict)}
+    for name in _REFUSABLE:
+        record |= {name: values[name], f"{name}_refused": reason_of(getattr(diagnosis, name))}
     trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
     return {
-        "model": plain(diagnosis.model),
-        "verdict": verdict_as_plain(diagnosis.verdict),
-        "audit": values["audit"],
-        "audit_refused": diagnosis.audit_refused,
-        "levers": values["levers"],
-        "levers_refused": diagnosis.levers_refused,
-        "deeper": values["deeper"],
-        "deeper_refused": diagnosis.deeper_refused,
-        "baseline": values["baseline"],
-        "baseline_refused": diagnosis.baseline_refused,
-        "heads": values["heads"],
-        "heads_refused": diagnosis.heads_refused,
-        "directions": values["directions"],
-        "directions_refused": diagnosis.directions_refused,
-        "sources": values["sources"],
-        "sources_refused": diagnosis.sources_refused,
-        "remedies": values["remedies"],
-        "remedies_refused": diagnosis.remedies_refused,
-        "joint": values["joint"],
-        "joint_refused": diagnosis.joint_refused,
+        **record,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
-        "conventions": [asdict(convention) for convention in diagnosis.conventions],
+        "conventions": list(map(asdict, diagnosis.conventions)),
         "manifest": plain(diagnosis.manifest),
     }
 
@@ -410,13 +360,9 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         absent = {name for name in _REFUSABLE if summary.get(name) is None}
         fields |= {name: Refused(reasons[name]) if reasons[name] or name == "audit" else None for name in absent}
         absent |= {"what_if"} if (summary.get("levers") or {}).get("best") is None else set()
-        tables = {
-            name: open_table(
-                folder, name, DIMS[name], _WANTED, _OF_PARTS if name in ("levers", "directions") else LABELS
-            )
-            for name in TABLES
-            if name not in absent
-        }
+        labels: dict[str, Any] = dict.fromkeys(TABLES, LABELS) | dict.fromkeys(("levers", "directions"), _OF_PARTS)
+        there = [name for name in TABLES if name not in absent]
+        tables = {name: open_table(folder, name, DIMS[name], _WANTED, labels[name]) for name in there}
         _check_depth(fields, tables)
         _check_parts(tables["trace"])
         fields |= tables

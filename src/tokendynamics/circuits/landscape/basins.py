@@ -184,9 +184,8 @@ def flow(
 
     point = start
     try:
-        with warnings.catch_warnings():
-            # LSODA says "failed" by its status too, which is reported below.
-            warnings.simplefilter("ignore", UserWarning)
+        # LSODA says "failed" by its status too, which is reported below.
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
             solver = LSODA(velocity, 0.0, start, horizon, rtol=accuracy, atol=accuracy / 100, jac=jacobian)
             for _ in range(steps):
                 message = solver.step()

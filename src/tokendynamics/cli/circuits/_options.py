@@ -184,9 +184,8 @@ def _read_csv(path: Path) -> Any:
 
     import numpy as np
 
-    with warnings.catch_warnings():
-        # An empty file is refused below by its shape, so NumPy's warning adds nothing.
-        warnings.simplefilter("ignore", UserWarning)
+    # An empty file is refused below by its shape, so NumPy's warning adds nothing.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         return np.loadtxt(path, delimiter=",", ndmin=2, encoding="utf-8-sig")
 
 

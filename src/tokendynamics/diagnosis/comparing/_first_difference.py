@@ -360,8 +360,7 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
 
 def _scales_of_products(weights: xr.Dataset) -> dict[str, Float64[np.ndarray, " layer"]]:
     """Return by how much the logarithm of the scale of each layer's heads differs from the other layers, by product."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # layers without heads
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # layers without heads
         scales = [np.nanmedian(weights[f"head_{name}_scale"].values, axis=1) for name in CIRCUITS]
         logarithms = np.log(np.abs(scales).clip(WEIGHTS_DIFFER))
         usual = np.nanmedian(logarithms, axis=1, keepdims=True)
@@ -485,8 +484,7 @@ def heads_standing_out(weights: xr.Dataset, layer: int) -> tuple[int, ...]:
 def _scales_of_heads(scales: np.ndarray, errors: np.ndarray) -> Bool[np.ndarray, "layer head"]:
     """Return which heads differ by another scale than the others of their layer, by more than chance."""
     limit = from_chance(len(CIRCUITS) * int(np.isfinite(errors).sum()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # layers without heads, and errors of zero
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # layers without heads, and errors of zero
         # What scales all heads of a layer, such as its norm, is the matter of no single head.
         usual = np.nanmedian(scales, axis=1, keepdims=True)
         others = np.isfinite(scales).sum(axis=1, keepdims=True) - 1

@@ -201,8 +201,9 @@ def standing_out(table: xr.Dataset) -> list[tuple[int, int]]:
     """
     differences = table.tensor_difference.values
     unlike = (scales_standing_out(table) != 0) | _noise_standing_out(table)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of names in one layer alone: nothing to compare with
+    with warnings.catch_warnings(
+        action="ignore", category=RuntimeWarning
+    ):  # of names in one layer alone: nothing to compare with
         for layer, of_layer in enumerate(differences):
             unlike[layer] |= of_layer >= outlying_from(np.delete(differences, layer, axis=0), TIMES_OTHERS)
     return [(int(layer), int(place)) for layer, place in np.argwhere(unlike & (differences > STORED))]
@@ -256,8 +257,9 @@ def _unlike_scales(table: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarra
         none = np.zeros(scales.shape, dtype=bool)
         return none, none, np.zeros(scales.shape)
     common = _common_scale(scales, errors)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # medians without a value, and errors of zero
+    with warnings.catch_warnings(
+        action="ignore", category=RuntimeWarning
+    ):  # medians without a value, and errors of zero
         usual, noise = (
             np.stack([_median(np.delete(values, layer, axis=0)) for layer in range(len(scales))])
             for values in (scales, errors)
@@ -285,8 +287,7 @@ def _noise_standing_out(table: xr.Dataset) -> Bool[np.ndarray, "layer tensor"]:
     known = (table.tensor_difference.values > STORED) & (noise > 0) & np.isfinite(errors)
     if len(noise) <= 2 or not known.any():
         return np.zeros(noise.shape, dtype=bool)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # medians without a value
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # medians without a value
         deviations = []
         for sized in (noise, noise * sizes):
             logarithms = np.log(np.where(known, sized, np.nan))

@@ -138,8 +138,7 @@ class Comparison(StoredResult):
     @property
     def first_difference(self) -> Difference | None:
         """The part at which the second network parts from the first; None where none stands out."""
-        parting = self.partings[0]
-        return None if parting is None else parting.first
+        return self.partings[0] and self.partings[0].first
 
     @property
     def first_layer(self) -> int | None:
@@ -154,9 +153,7 @@ class Comparison(StoredResult):
         """
         names = {"feed-forward part": "feed_forward", "final norm": "norm"}
         first = self.first_difference
-        if first is None:
-            return None
-        return "norm" if first.norms else names.get(first.part, first.part)
+        return first and ("norm" if first.norms else names.get(first.part, first.part))
 
     @property
     def first_head(self) -> int | None:
@@ -200,29 +197,21 @@ def summary(comparison: Comparison) -> dict[str, Any]:
     Args:
         comparison: From `tokendynamics.compare`.
     """
-    others = comparison.models[1:]
-    trace = comparison.traces[0]
+    others, trace = comparison.models[1:], comparison.traces[0]
+    partings = [parting and plain(parting.plain()) for parting in comparison.partings]
+    small = {name: getattr(comparison, name) for name in ("weights", "tensors", "halved", "heads")}
     return {
         "models": list(comparison.models),
         "descriptions": plain(comparison.descriptions),
         "sentences": [plain(asdict(finding)) for finding in comparison.sentences],
-        "verdicts": {
-            name: verdict_as_plain(verdict)
-            for name, verdict in zip(comparison.models, comparison.verdicts, strict=True)
-        },
-        "partings": {
-            name: None if parting is None else plain(parting.plain())
-            for name, parting in zip(others, comparison.partings, strict=True)
-        },
+        "verdicts": dict(zip(comparison.models, map(verdict_as_plain, comparison.verdicts), strict=True)),
+        "partings": dict(zip(others, partings, strict=True)),
         "tables": [name for name in TABLES if getattr(comparison, name) is not None],
         "table": _values(comparison.table),
         "difference": _values(comparison.difference),
-        **{
-            name: None if (table := getattr(comparison, name)) is None else _values(table)
-            for name in ("weights", "tensors", "halved", "heads")
-        },
+        **{name: None if table is None else _values(table) for name, table in small.items()},
         "prompts": dict(zip(trace.prompt.values.tolist(), trace.text.values.tolist(), strict=True)),
-        "conventions": [asdict(convention) for convention in comparison.conventions],
+        "conventions": list(map(asdict, comparison.conventions)),
         "manifest": plain(comparison.manifest),
     }
 
@@ -309,10 +298,8 @@ def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any
             came = tuple(tables[name][axis].values) if axis in tables[name].dims else wanted
             if came != wanted:
                 raise ArgumentValueError(f"{name} {axis}", shown(wanted), shown(came))
-    traces = [
-        open_table(folder, f"trace-{number}", _TRACE_DIMS, _WANTED, LABELS) for number in range(1, len(models) + 1)
-    ]
-    return tables | {"traces": tuple(traces)}
+    names = [f"trace-{number}" for number in range(1, len(models) + 1)]
+    return tables | {"traces": tuple(open_table(folder, name, _TRACE_DIMS, _WANTED, LABELS) for name in names)}
 
 
 def _check_depths(fields: Mapping[str, Any]) -> None:

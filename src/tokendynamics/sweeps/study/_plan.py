@@ -244,8 +244,7 @@ def parse_plan(text: str, name: str) -> StudyPlan:
 
 def _changed(experiment: Experiment, table: ChangesTable, source: Source, path: KeyPath) -> Experiment:
     if table.regime is not None and table.regime not in REGIMES:
-        message = f"unknown regime {table.regime!r}; {did_you_mean(table.regime, REGIMES)}"
-        raise source.error((*path, "regime"), message)
+        raise source.error((*path, "regime"), f"unknown regime {table.regime!r}; {did_you_mean(table.regime, REGIMES)}")
     with _blaming(source, path):
         return experiment.changed(**{name: getattr(table, name) for name in ChangesTable.model_fields})
 
