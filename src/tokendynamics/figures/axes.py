@@ -105,7 +105,7 @@ def hover(columns: Sequence[Column], axis: Axis, height: int, width: float = WID
     return (
         alt.Chart(inline(rows), name="hover")
         .mark_rect(fillOpacity=0, strokeOpacity=0, y=0, y2=height)
-        .encode(x=axis.x(width), x2=alt.X2("x2:Q"), description=alt.Description("text:N"))
+        .encode(x=axis.x(width), x2="x2:Q", description="text:N")
     )
 
 

@@ -137,7 +137,7 @@ class Curves:
         for curve, base in zip(self.curves, bases, strict=True):
             if curve.has_band:
                 band = base.mark_area(color=curve.colour, opacity=0.16, **_between(curve))
-                layers.append(band.encode(y=y("low"), y2=alt.Y2("high:Q")))
+                layers.append(band.encode(y=y("low"), y2="high:Q"))
         for curve, base in zip(self.curves, bases, strict=True):
             if curve.width:
                 dash: dict[str, Any] = {"strokeDash": list(curve.dash)} if curve.dash else {}

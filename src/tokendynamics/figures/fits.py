@@ -55,7 +55,7 @@ class Fits:
         ring = base.mark_point(shape="circle", fill=PAPER, stroke=INK, strokeWidth=1.4, size=110, opacity=1)
         disc = base.mark_point(shape="circle", fill=BLUE, stroke=BLUE, size=26, opacity=1)
         layers = [
-            base.mark_rule(color=ORANGE, strokeWidth=2).encode(y=target, y2=alt.Y2("output:Q")),
+            base.mark_rule(color=ORANGE, strokeWidth=2).encode(y=target, y2="output:Q"),
             ring.encode(y=target),
             disc.encode(y=output),
         ]
@@ -126,9 +126,9 @@ class LossesOverSteps:
         ]
         summary = alt.Chart(alt.Data(values=self._summary(last)))
         layers = [
-            summary.mark_area(color=BLUE, opacity=0.16).encode(x=x, y=bottom, y2=alt.Y2("high:Q")),
+            summary.mark_area(color=BLUE, opacity=0.16).encode(x=x, y=bottom, y2="high:Q"),
             *rules,
-            lines.encode(x=x, y=y, detail=alt.Detail("seed:N")),
+            lines.encode(x=x, y=y, detail="seed:N"),
             summary.mark_line(color=INK, strokeWidth=2.2).encode(x=x, y=middle),
         ]
         return layered(*layers, width=width, height=340)

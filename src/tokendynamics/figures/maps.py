@@ -77,10 +77,10 @@ class SignedMap:
         tiled = (
             base.properties(name="hover")
             .mark_rect(stroke=GRID, strokeWidth=0.6)
-            .encode(fill=fill, fillOpacity=strength, description=alt.Description("text:N"))
+            .encode(fill=fill, fillOpacity=strength, description="text:N")
         )
         dashes = base.mark_text(fontSize=7 if small else 11, aria=False).encode(
-            text=alt.Text("mark:N"), color=alt.Color("ink:N", scale=None)
+            text="mark:N", color=alt.Color("ink:N", scale=None)
         )
         return layered(tiled, dashes, width=width, height=height)
 
@@ -150,13 +150,9 @@ class LayerMap:
         cells = (
             alt.Chart(inline(sorted(tiles, key=lambda tile: str(tile["colour"]))))
             .mark_rect(stroke=GRID, strokeWidth=0.4)
-            .encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), fill=alt.Fill("colour:N", scale=None))
+            .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=alt.Fill("colour:N", scale=None))
         )
         words = alt.Chart(inline([asdict(sign) for sign in self.signs]))
         words = words.mark_text(align="left", dx=2, fontSize=11, aria=False)
-        over = (
-            [words.encode(x=x, y=y, text=alt.Text("sign:N"), color=alt.Color("ink:N", scale=None))]
-            if self.signs
-            else []
-        )
+        over = [words.encode(x=x, y=y, text="sign:N", color=alt.Color("ink:N", scale=None))] if self.signs else []
         return layered(cells, *over, hover(self.columns, axis, height, width), width=width, height=height)

@@ -167,7 +167,7 @@ def _panel(panel: Panel, cell: float, table: str) -> Specification:
         {"x": 0, "x2": panel.values.shape[1], "y": 0, "y2": panel.values.shape[0]},
     )
     ground = alt.Chart(inline([whole])).mark_rect(fill=PAPER, stroke=GRID, fillOpacity=1)
-    layers: list[alt.Chart] = [ground.encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"))]
+    layers: list[alt.Chart] = [ground.encode(x=x, x2="x2:Q", y=y, y2="y2:Q")]
     layers += _cells(panel.values / largest, x, y)
     layers += _undefined(panel.values, cell, x, y)
     if cell >= _NUMBERED_CELL:
@@ -178,7 +178,7 @@ def _panel(panel: Panel, cell: float, table: str) -> Specification:
     hit = alt.Chart(inline([whole | {"table": table}]), name=f"hit-{table}").mark_rect(
         fill=PAPER, fillOpacity=0, strokeOpacity=0
     )
-    layers.append(hit.encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), description=alt.Description("table:N")))
+    layers.append(hit.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", description="table:N"))
     title = {
         "text": panel.title, "subtitle": _note(panel), "subtitleColor": MUTED, "subtitleFontSize": 11,
         "subtitlePadding": 4, "anchor": "start", "frame": "group", "fontSize": 12.5, "fontWeight": 600, "offset": 26,
@@ -239,7 +239,7 @@ def _cells(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     rows.sort(key=lambda one: (one["colour"], one["level"]))
     fill, opacity = alt.Fill("colour:N", scale=None), alt.FillOpacity("level:Q", scale=None)
     base = alt.Chart(inline(rows)).mark_rect(strokeOpacity=0)
-    return [base.encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), fill=fill, fillOpacity=opacity)]
+    return [base.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=fill, fillOpacity=opacity)]
 
 
 def _undefined(values: np.ndarray, cell: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
@@ -255,7 +255,7 @@ def _numbers(values: np.ndarray, largest: float, x: alt.X, y: alt.Y) -> alt.Char
         if (written := _short(float(value), largest))
     ]
     base = alt.Chart(inline(rows)).mark_text(fontSize=9.5, baseline="middle")
-    return base.encode(x=x, y=y, text=alt.Text("text:N"), fill=alt.Fill("ink:N", scale=None))
+    return base.encode(x=x, y=y, text="text:N", fill=alt.Fill("ink:N", scale=None))
 
 
 def _short(value: float, largest: float) -> str:
@@ -281,7 +281,7 @@ def _dashes(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
         rows = [{"x": c + 0.3, "x2": c + 0.7, "y": r + 0.5} for r, c in np.argwhere(chosen).tolist()]
         if rows:
             base = alt.Chart(inline(rows)).mark_rule(color=colour, strokeWidth=1)
-            layers.append(base.encode(x=x, x2=alt.X2("x2:Q"), y=y))
+            layers.append(base.encode(x=x, x2="x2:Q", y=y))
     return layers
 
 
@@ -291,8 +291,8 @@ def _borders(panel: Panel, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     down = [{"x": edge, "y": 0, "y2": rows} for edge in panel.columns.edges]
     look: dict[str, Any] = {"color": AXIS, "strokeWidth": 1.3}
     return [
-        alt.Chart(inline(across)).mark_rule(**look).encode(x=x, x2=alt.X2("x2:Q"), y=y),
-        alt.Chart(inline(down)).mark_rule(**look).encode(x=x, y=y, y2=alt.Y2("y2:Q")),
+        alt.Chart(inline(across)).mark_rule(**look).encode(x=x, x2="x2:Q", y=y),
+        alt.Chart(inline(down)).mark_rule(**look).encode(x=x, y=y, y2="y2:Q"),
     ]
 
 
@@ -302,10 +302,10 @@ def _block_names(panel: Panel, across: float, cell: float, x: alt.X, y: alt.Y) -
     above, beside = _named(panel.columns, across), _named(panel.rows, cell)
     if above:
         base = alt.Chart(inline([{"x": place, "text": name} for place, name in above])).mark_text(y=-24, **look)
-        layers.append(base.encode(x=x, text=alt.Text("text:N")))
+        layers.append(base.encode(x=x, text="text:N"))
     if beside:
         base = alt.Chart(inline([{"y": place, "text": name} for place, name in beside]))
-        layers.append(base.mark_text(x=-34, angle=270, **look).encode(y=y, text=alt.Text("text:N")))
+        layers.append(base.mark_text(x=-34, angle=270, **look).encode(y=y, text="text:N"))
     return layers
 
 
@@ -338,7 +338,7 @@ def _legend(largest: float) -> Specification:
     fill, opacity = alt.Fill("colour:N", scale=None), alt.FillOpacity("level:Q", scale=None)
     x = alt.X("x:Q", scale=alt.Scale(domain=[0, ends], nice=False), axis=axis)
     base = alt.Chart(inline(rows)).mark_rect(stroke=GRID, strokeWidth=0.6, y=0, y2=10)
-    drawn = base.encode(x=x, x2=alt.X2("x2:Q"), fill=fill, fillOpacity=opacity)
+    drawn = base.encode(x=x, x2="x2:Q", fill=fill, fillOpacity=opacity)
     return plain(drawn.properties(width=12 * ends, height=10))
 
 

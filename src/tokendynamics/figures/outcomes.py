@@ -69,14 +69,12 @@ class OutcomeCurves:
             # Words have no values between; their bars stand side by side, or they would cover each other.
             aside: dict[str, Any] = {"xOffset": 9.0 * (place - (len(self.shares) - 1) / 2)} if along.words else {}
             if along.words:
-                bands.append(
-                    base.mark_rule(color=colour, strokeWidth=1.4, **aside).encode(y=_y("low"), y2=alt.Y2("high:Q"))
-                )
+                bands.append(base.mark_rule(color=colour, strokeWidth=1.4, **aside).encode(y=_y("low"), y2="high:Q"))
             else:
                 stroke: dict[str, Any] = {"strokeDash": list(dash)} if dash else {}
-                bands.append(base.mark_area(color=colour, opacity=0.16).encode(y=_y("low"), y2=alt.Y2("high:Q")))
+                bands.append(base.mark_area(color=colour, opacity=0.16).encode(y=_y("low"), y2="high:Q"))
                 bands.append(base.mark_line(color=colour, strokeWidth=2.2, **stroke).encode(y=_y("fraction")))
-            dots = alt.Chart(inline(rows), name=f"hover-{place}").encode(x=x, description=alt.Description("text:N"))
+            dots = alt.Chart(inline(rows), name=f"hover-{place}").encode(x=x, description="text:N")
             look: dict[str, Any] = {
                 "shape": "circle",
                 "filled": True,
@@ -157,11 +155,11 @@ class OutcomeMap:
             .mark_rect(stroke=GRID, strokeWidth=0.5)
             .encode(
                 x=x,
-                x2=alt.X2("x2:Q"),
+                x2="x2:Q",
                 y=y,
-                y2=alt.Y2("y2:Q"),
+                y2="y2:Q",
                 fill=alt.Fill("colour:N", scale=None),
-                description=alt.Description("text:N"),
+                description="text:N",
             )
         ]
         for dashed, look in (
@@ -175,9 +173,7 @@ class OutcomeMap:
                 if kind == dashed
             ]
             if points:
-                base = alt.Chart(inline(points)).encode(
-                    x=x, y=y, detail=alt.Detail("line:N"), order=alt.Order("order:Q")
-                )
+                base = alt.Chart(inline(points)).encode(x=x, y=y, detail="line:N", order="order:Q")
                 # The paper below, or the line would be lost on dark cells.
                 layers += [base.mark_line(color=PAPER, strokeWidth=look["strokeWidth"] + 2.4), base.mark_line(**look)]
         return layered(*layers, width=width, height=height)

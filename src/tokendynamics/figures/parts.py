@@ -65,7 +65,7 @@ class Stack:
                     axis=alt.Axis(title=self.title, tickCount=6),
                     stack=None,
                 ),
-                y2=alt.Y2("y2:Q"),
+                y2="y2:Q",
                 fill=alt.Fill("part:N", scale=alt.Scale(domain=names, range=colours), legend=shown),
             )
         )
@@ -147,7 +147,7 @@ class Bars:
         drawn = [
             alt.Chart(alt.Data(values=self._rows(bar)))
             .mark_rect(fill=bar.colour, stroke=INK, strokeWidth=0.5)
-            .encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"))
+            .encode(x=x, x2="x2:Q", y=y, y2="y2:Q")
             for bar in self.bars
         ]
         zero = alt.Chart(alt.Data(values=[{"y": 0}])).mark_rule(color=AXIS).encode(y=y)
@@ -157,9 +157,7 @@ class Bars:
             for bar in self.bars
             if np.isfinite([bar.low[place], bar.high[place]]).all()
         ]
-        whiskers = (
-            alt.Chart(alt.Data(values=ends)).mark_rule(color=INK, strokeWidth=1.2).encode(x=x, y=y, y2=alt.Y2("y2:Q"))
-        )
+        whiskers = alt.Chart(alt.Data(values=ends)).mark_rule(color=INK, strokeWidth=1.2).encode(x=x, y=y, y2="y2:Q")
         totals = zip(self.layers, self.totals.tolist(), strict=True)
         size = 60 if width / (last + 1.6) > 14 else 22
         total = (

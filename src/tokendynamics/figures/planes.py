@@ -158,19 +158,15 @@ class Paths:
         }
         layers: list[alt.Chart] = [_circle(x, y)] if self.circle else []
         base = alt.Chart(inline(lines)).mark_line(strokeWidth=1.1, opacity=0.8)
-        layers.append(
-            base.encode(
-                x=x, y=y, detail=alt.Detail("token:N"), order=alt.Order("n:Q"), stroke=alt.Stroke("part:O", **shade)
-            )
-        )
+        layers.append(base.encode(x=x, y=y, detail="token:N", order="n:Q", stroke=alt.Stroke("part:O", **shade)))
         rings = alt.Chart(inline(ends["start"]), name="hover-starts")
         discs = alt.Chart(inline(ends["end"]), name="hover-ends")
         layers += [
             rings.mark_point(shape="circle", fill=PAPER, size=34, strokeWidth=1.3, opacity=1).encode(
-                x=x, y=y, stroke=alt.Stroke("part:O", **shade), description=alt.Description("text:N")
+                x=x, y=y, stroke=alt.Stroke("part:O", **shade), description="text:N"
             ),
             discs.mark_point(shape="circle", size=52, stroke=INK, strokeWidth=0.7, opacity=1).encode(
-                x=x, y=y, fill=alt.Fill("part:O", **shade), description=alt.Description("text:N")
+                x=x, y=y, fill=alt.Fill("part:O", **shade), description="text:N"
             ),
         ]
         return layered(*layers, width=width, height=height)
@@ -200,9 +196,7 @@ def _circle(x: alt.X, y: alt.Y) -> alt.Chart:
     """Draw the outline of the unit sphere."""
     turn = np.linspace(0, 2 * math.pi, 121)
     rows = [{"x": float(np.cos(a)), "y": float(np.sin(a)), "n": n} for n, a in enumerate(turn)]
-    return (
-        alt.Chart(alt.Data(values=rows)).mark_line(color=GRID, strokeWidth=1.5).encode(x=x, y=y, order=alt.Order("n:Q"))
-    )
+    return alt.Chart(alt.Data(values=rows)).mark_line(color=GRID, strokeWidth=1.5).encode(x=x, y=y, order="n:Q")
 
 
 def capital(words: str) -> str:

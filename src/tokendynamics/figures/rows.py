@@ -77,7 +77,7 @@ class Intervals:
         if notes and inner < room:
             base = alt.Chart(inline(notes))
             base = base.mark_text(x=inner + 10, align="left", fontSize=12, color=INK, baseline="middle")
-            layers.append(base.encode(y=y, text=alt.Text("text:N")))
+            layers.append(base.encode(y=y, text="text:N"))
         return layered(*layers, width=inner, height=_ROW * len(rows))
 
 
@@ -119,14 +119,14 @@ def _marks(rows: Sequence[Row], domain: tuple[float, float], x: alt.X, y: alt.Y,
     fill = alt.Fill("colour:N", scale=None)
     if bars:
         base = alt.Chart(inline(values)).mark_rect(fillOpacity=0.55)
-        layers.append(base.encode(x=x, x2=alt.X2("zero:Q"), y=_at(y, "top"), y2=alt.Y2("foot:Q"), fill=fill))
+        layers.append(base.encode(x=x, x2="zero:Q", y=_at(y, "top"), y2="foot:Q", fill=fill))
     ink = INK if bars else BLUE
     if spans:
         base = alt.Chart(inline(spans))
-        layers.append(base.mark_rule(color=ink, strokeWidth=1.6 if bars else 2.4).encode(x=x, x2=alt.X2("x2:Q"), y=y))
+        layers.append(base.mark_rule(color=ink, strokeWidth=1.6 if bars else 2.4).encode(x=x, x2="x2:Q", y=y))
         for end in ("x", "x2"):
             cap = base.mark_rule(color=ink, strokeWidth=1.6)
-            layers.append(cap.encode(x=_at(x, end), y=_at(y, "top"), y2=alt.Y2("foot:Q")))
+            layers.append(cap.encode(x=_at(x, end), y=_at(y, "top"), y2="foot:Q"))
     if not bars:
         points = alt.Chart(inline(values)).mark_point(shape="circle", size=55, opacity=1, strokeWidth=0)
         layers.append(points.encode(x=x, y=y, fill=fill))
@@ -199,11 +199,11 @@ class Differences:
         zero = alt.Chart(inline([{"x": 0.0}])).mark_rule(color=AXIS, strokeWidth=1.5).encode(x=x)
         bar = alt.Chart(inline(means)).encode(y=y).transform_filter("isValid(datum.low)")
         bar = bar.mark_rule(color=INK, strokeWidth=2.4)
-        seeds = alt.Chart(inline(rings), name="hover-seeds").encode(x=x, y=y, description=alt.Description("text:N"))
-        middle = alt.Chart(inline(means), name="hover-means").encode(x=x, y=y, description=alt.Description("text:N"))
+        seeds = alt.Chart(inline(rings), name="hover-seeds").encode(x=x, y=y, description="text:N")
+        middle = alt.Chart(inline(means), name="hover-means").encode(x=x, y=y, description="text:N")
         return layered(
             zero,
-            bar.encode(x=_at(x, "low"), x2=alt.X2("high:Q")),
+            bar.encode(x=_at(x, "low"), x2="high:Q"),
             seeds.mark_point(shape="circle", fill=PAPER, stroke=BLUE, strokeWidth=1.5, size=44, opacity=1),
             middle.mark_point(shape="diamond", fill=INK, stroke=PAPER, size=110, opacity=1),
             width=width + 40 - names,
