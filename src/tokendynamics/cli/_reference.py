@@ -80,11 +80,8 @@ def _networks_table(rows: Sequence[MeasuredNetwork]) -> Table:
     shown = table(*columns, left=("network", "worst state"), unbroken=columns[1:4])
     for row in rows:
         cells = (
-            row.name,
-            str(row.layers),
-            estimate(row.consensus_relative, row.interval, CONFIDENCE),
-            fixed(row.share_common),
-            row.worst_state,
-        )
+            row.name, str(row.layers), estimate(row.consensus_relative, row.interval, CONFIDENCE),
+            fixed(row.share_common), row.worst_state,
+        )  # fmt: skip
         shown.add_row(*map(Text, cells))
     return shown

@@ -176,18 +176,9 @@ def _product_square(left: Tensor, right: Tensor) -> float:
 
 
 HYPOTHESES = (
-    "ov_identity",
-    "ov_identity_per_head",
-    "ov_symmetric",
-    "ov_top_eigenvalue",
-    "ov_invertible",
-    "heads_alike",
-    "qk_identity",
-    "qk_symmetric",
-    "qk_positive",
-    "a_symmetric",
-    "a_negative",
-)
+    "ov_identity", "ov_identity_per_head", "ov_symmetric", "ov_top_eigenvalue", "ov_invertible", "heads_alike",
+    "qk_identity", "qk_symmetric", "qk_positive", "a_symmetric", "a_negative",
+)  # fmt: skip
 """What is measured; see `ov_hypotheses`, `qk_hypotheses` and `contraction_hypotheses`."""
 
 ASKED_OF_A = ("ov_invertible", "a_symmetric", "a_negative")

@@ -18,19 +18,8 @@ from tokendynamics.report.diagnosis import (
 )
 
 _FILES = (
-    _shares,
-    _parts,
-    _directions,
-    _levers,
-    _deeper,
-    _updates,
-    _norms,
-    _sinks,
-    _pairs,
-    _measures,
-    _weights,
-    _tokens,
-)
+    _shares, _parts, _directions, _levers, _deeper, _updates, _norms, _sinks, _pairs, _measures, _weights, _tokens,
+)  # fmt: skip
 """In the order of the page."""
 
 

@@ -54,16 +54,9 @@ def _regimes(audit: xr.Dataset, dim: int) -> Table:
     """List signs, conditioning and the regime of the paper's conjecture by layer; equal layers share one line."""
     rows = tuple(_layer_row(audit.sel(layer=layer), int(layer), dim) for layer in audit["layer"].values)
     columns = (
-        "Layer",
-        "W: +/−/0",
-        "A: +/−/0",
-        "rank V",
-        "cond V",
-        "λ near 0",
-        "near 0 for ρ",
-        "max Re λ",
+        "Layer", "W: +/−/0", "A: +/−/0", "rank V", "cond V", "λ near 0", "near 0 for ρ", "max Re λ",
         "Paper’s conjecture",
-    )
+    )  # fmt: skip
     table = Table(
         "Signs (positive/negative/zero eigenvalues of the symmetric parts of W and A), conditioning and near-zero "
         "eigenvalues λ of V (|λ| below 10⁻³, and below 10⁻³ of the spectral radius ρ), and regime of each layer",

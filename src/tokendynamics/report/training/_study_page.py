@@ -341,15 +341,9 @@ def claims_table(result: StudyResult) -> Table:
     tests = result.claims[0].tests if result.claims else 1
     corrected = f" corrected for {tests} tests (Holm)" if tests > 1 else ""
     columns = (
-        "Claim",
-        "Verdict",
-        "Mean",
-        "Low",
-        "High",
-        "p of no difference",
-        "p of the claimed difference",
+        "Claim", "Verdict", "Mean", "Low", "High", "p of no difference", "p of the claimed difference",
         "Seeds needed",
-    )
+    )  # fmt: skip
     caption = (
         f"Differences of the two arms of each claim in {result.unit}, their {percent(result.confidence)} t-intervals "
         f"(not corrected), and p-values{corrected}. {T_COVERAGE}{_caution(result)}"

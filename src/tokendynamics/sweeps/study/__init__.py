@@ -12,16 +12,9 @@ from tokendynamics.sweeps.study.paired import Claim, PairedComparison, TestedCla
 from tokendynamics.sweeps.study.result import StudyResult, open_study
 
 __all__ = [
-    "Claim",
-    "PairedComparison",
-    "StudyPlan",
-    "StudyResult",
-    "TestedClaim",
-    "open_study",
-    "parse_plan",
-    "read_plan",
+    "Claim", "PairedComparison", "StudyPlan", "StudyResult", "TestedClaim", "open_study", "parse_plan", "read_plan",
     "study",
-]
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

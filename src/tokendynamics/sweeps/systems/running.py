@@ -344,14 +344,9 @@ def _attention_options(attention: Attention) -> tuple[object, ...]:
         rotary = positions.base, positions.scale, positions.query.shape[-2:]
     mask = None if attention.mask is None else attention.mask.tolist()
     return (
-        attention.causal,
-        mask,
-        attention.weights,
-        attention.offset,
-        attention.normalization,
-        type(positions),
+        attention.causal, mask, attention.weights, attention.offset, attention.normalization, type(positions),
         *rotary,
-    )
+    )  # fmt: skip
 
 
 def _constant(attention: Attention) -> bool:

@@ -24,22 +24,11 @@ from tokendynamics.theorems.atlas import (
 __all__ = ["ATLAS"]
 
 ATLAS: tuple[Statement, ...] = (
-    *_perspective.STATEMENTS,
-    *_masking.STATEMENTS,
-    *_strong_centers.STATEMENTS,
-    *_clusters.STATEMENTS,
-    *_metastability.STATEMENTS,
-    *_context.STATEMENTS,
-    *_rollout.STATEMENTS,
-    *_lipschitz.STATEMENTS,
-    *_circle.STATEMENTS,
-    *_rank.STATEMENTS,
-    *_hardmax.STATEMENTS,
-    *_leaders.STATEMENTS,
-    *_masks.STATEMENTS,
-    *_norms.STATEMENTS,
-    *_noise.STATEMENTS,
-)
+    *_perspective.STATEMENTS, *_masking.STATEMENTS, *_strong_centers.STATEMENTS, *_clusters.STATEMENTS,
+    *_metastability.STATEMENTS, *_context.STATEMENTS, *_rollout.STATEMENTS, *_lipschitz.STATEMENTS,
+    *_circle.STATEMENTS, *_rank.STATEMENTS, *_hardmax.STATEMENTS, *_leaders.STATEMENTS, *_masks.STATEMENTS,
+    *_norms.STATEMENTS, *_noise.STATEMENTS,
+)  # fmt: skip
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 
 
