@@ -33,7 +33,7 @@ from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, 
 from tokendynamics.pretrained.edits._pass import InsideBlocks
 from tokendynamics.pretrained.edits._varied_network import VariedNetwork, gates_in_weights
 from tokendynamics.pretrained.edits.gates import GatedNetwork
-from tokendynamics.pretrained.edits.language_head import LanguageHead, no_head, with_language_head
+from tokendynamics.pretrained.edits.language_head import LanguageHead, no_head, scored_ids, with_language_head
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.encoding import Encoding, encoded, load_image_processor, load_tokenizer, no_tokenizer
@@ -342,7 +342,7 @@ class Checkpoint:
             yield from self._streamed_states(packs)
             return
         network = self.model
-        whole, vocabulary = (self.whole, self.architecture.vocabulary) if logits and self.causal else (network, None)
+        whole, vocabulary = (self.whole, self._scored) if logits and self.causal else (network, None)
         with evaluating(whole):
             for pack in packs:
                 with refusing(self._not_run), self.as_varied():
@@ -516,7 +516,7 @@ class Checkpoint:
             CheckpointError: It is streamed, or the parts of a block were not found.
         """
         self._check_in_memory()
-        vocabulary, whole = (self.architecture.vocabulary, self.with_head) if self.causal else (None, None)
+        vocabulary, whole = (self._scored, self.with_head) if self.causal else (None, None)
         return GatedNetwork(self.model, self.layout, self.name, vocabulary, whole, self.as_varied())
 
     def varied(self, variant: VariantLike, network: nn.Module | None = None) -> VariedNetwork:
@@ -603,7 +603,7 @@ class Checkpoint:
             CheckpointError: It is streamed, or has no language head.
         """
         self._check_in_memory()
-        whole, vocabulary = self.with_head, self.architecture.vocabulary
+        whole, vocabulary = self.with_head, self._scored
         if whole is None or vocabulary is None:
             raise CheckpointError(no_head(self.name))
         return LanguageHead(whole, self.model, self.layout, pack, vocabulary, self.name)
@@ -643,6 +643,14 @@ class Checkpoint:
         if self._network.live:
             return self.model
         return with_language_head(self.model, self._network.stored[1].read_beside)
+
+    @cached_property
+    def _scored(self) -> int | None:
+        """Token ids that its language head scores: the vocabulary, or what a live network was seen to score."""
+        if self.architecture.vocabulary is not None or self._network.inputs is None:
+            return self.architecture.vocabulary
+        with refusing(self._not_run):
+            return scored_ids(self.model, self._network.inputs(2))
 
     def _check_in_memory(self) -> None:
         if self.streamed:

@@ -34,16 +34,18 @@ from tokendynamics.pretrained.sources._tensor_files import ADAPTER_CONFIGURATION
 
 _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
 
-
 _WRAP = "wrap the network in a module whose arguments are tensors"
+
+_AXES_OF_FLAGS = 2
+"""Axes of a tensor (input, token) whose ones or zeros say that all tokens count, or are of one kind."""
 
 
 def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: nn.Module) -> Callable[[int], Any]:
     """Return a function that makes arguments like an example for a number of inputs.
 
-    Masks, positions, token types and what has no axis of inputs stay as they are, as does one number for each input (a
-    time step). Other numbers are drawn: whole ones between the least and the largest, real ones from the normal law
-    with the example's mean and standard deviation.
+    Masks, positions, token types, a one or a zero for every token and what has no axis of inputs stay as they are, as
+    does one number for each input (a time step). Other numbers are drawn: whole ones between the least and the largest,
+    real ones from the normal law with the example's mean and standard deviation.
 
     Args:
         example: A tensor for the first argument, a tuple for the first ones, or arguments by name; inputs come first.
@@ -89,7 +91,8 @@ def _tensors_inside(arguments: Mapping[str, Any]) -> str:
 def _is_kept(name: str, value: Tensor) -> bool:
     """Tell whether a tensor says which tokens count or where they are, so that other numbers would change its sense."""
     named = any(word in name for word in ("mask", "position", "token_type"))
-    return named or value.dtype == torch.bool or value.is_complex()
+    flags = value.ndim == _AXES_OF_FLAGS and any(bool((value == flag).all()) for flag in (0, 1))
+    return named or value.dtype == torch.bool or value.is_complex() or flags
 
 
 def _drawn_like(example: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.length_dependence import as_before
@@ -112,6 +113,14 @@ class Pack:
     places: tuple[int, ...]
     arguments: dict[str, Any]
     lengths: tuple[int, ...] | None = None
+
+    @property
+    def ids(self) -> Int[Tensor, "prompt token"] | None:
+        """The token ids among the arguments: those called so, or the only argument; None where there are none."""
+        several = list(self.arguments.values())
+        ids = self.arguments.get("input_ids", several[0] if len(several) == 1 else None)
+        whole = isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point() and ids.dtype != torch.bool
+        return ids if whole else None
 
 
 Classes = Callable[[int], Hashable]

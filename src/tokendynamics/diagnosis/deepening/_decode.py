@@ -252,7 +252,10 @@ def _lens_dataset(
         "agrees": (grid, agrees),
         "divergence": (grid, divergence.double().numpy()),
         "agreement": (("layer",), agrees.mean(axis=1)),
-        "read_text": (("token",), np.array(pieces_of(pack.arguments["input_ids"][0].tolist(), ckpt.tokenizer))),
+        "read_text": (
+            ("token",),
+            np.array([] if pack.ids is None else pieces_of(pack.ids[0].tolist(), ckpt.tokenizer)),
+        ),
     }
     coords = {"layer": np.arange(len(ids)), "token": np.arange(ids.shape[1])}
     attrs = {"model": ckpt.name, "read_by": "the final norm and the language head of the network"}

@@ -201,9 +201,9 @@ def what_if(
 
 
 def _losses_of(states: PackStates, pack: Pack) -> Float64[Tensor, " prompt"] | None:
-    if states.logits is None:
+    if states.logits is None or pack.ids is None:
         return None
-    return next_token_losses(states.logits, pack.arguments["input_ids"], states.lengths)
+    return next_token_losses(states.logits, pack.ids, states.lengths)
 
 
 def _why_without_loss(ckpt: Checkpoint) -> str:

@@ -263,9 +263,9 @@ def next_token_losses(
 
 def losses_of(passed: GatedPass, pack: Pack) -> Float64[Tensor, " prompt"] | None:
     """Return the losses of the prompts of a pass; None where it gave no logits."""
-    if passed.logits is None:
+    if passed.logits is None or pack.ids is None:
         return None
-    return next_token_losses(passed.logits, pack.arguments["input_ids"], lengths_of(passed, pack))
+    return next_token_losses(passed.logits, pack.ids, lengths_of(passed, pack))
 
 
 def lengths_of(passed: GatedPass, pack: Pack) -> tuple[int, ...]:

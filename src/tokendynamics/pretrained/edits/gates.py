@@ -65,7 +65,7 @@ class GatedNetwork(Hooks):
         network: Ready to run.
         layout: Of it.
         name: What a message calls it.
-        vocabulary: Token ids of it; None for a network that reads something else.
+        vocabulary: Token ids that its head scores; None for no logits.
         whole: The network with its language head on, which runs instead; None without.
         varied: Entered before the gates: a variant that they weight.
 
@@ -164,9 +164,8 @@ class GatedNetwork(Hooks):
                 if layer not in self._gated_heads:
                     wanted = "an attention that calls its output projection as a module"
                     raise CheckpointError(expected(f"{self.name}: layer {layer + 1}", wanted, "one that does not"))
-            ids = arguments.get("input_ids")
-            reads_ids = self.vocabulary is not None and isinstance(ids, Tensor)
-            logits = logits_of(output, ids, self.vocabulary) if reads_ids else None  # pyright: ignore[reportArgumentType]
+            ids, vocabulary = pack.ids, self.vocabulary
+            logits = None if ids is None or vocabulary is None else logits_of(output, ids, vocabulary)
             states = [by_prompt(states_of_layer, prompts) for states_of_layer in self._states]
             if len(states[0]) != prompts:
                 raise ArgumentValueError(other_rows(arguments, prompts, len(states[0])))

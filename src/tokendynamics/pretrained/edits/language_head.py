@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,12 @@ from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack
 
 _HEADED = ("MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_FOR_MASKED_LM_MAPPING", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING")
+
+_FEWEST_TO_SCORE = 2
+"""Tokens below which no score stands before the last place."""
+
+_ROUNDING = 100
+"""Rounding units, of the largest score, by which scores before a changed token may differ."""
 
 
 def empty_with_head(config: Any) -> Any | None:
@@ -114,6 +120,41 @@ def logits_of(output: Any, ids: Tensor, vocabulary: int) -> Tensor | None:
     return next((tensor for tensor in several if tensor.shape == (*ids.shape, vocabulary)), None)
 
 
+def scored_ids(network: nn.Module, arguments: Mapping[str, Any]) -> int | None:
+    """Return how many token ids a network scores at each place of its input, where nothing states it; None for none.
+
+    A number for every row of a table that reads the ids is the score of each id, where the scores before the last place
+    do not depend on the id there: the next one is predicted.
+
+    Args:
+        network: Any.
+        arguments: Of its forward pass, for two inputs.
+    """
+    ids = Pack((0, 1), dict(arguments)).ids
+    if ids is None or ids.shape[1] < _FEWEST_TO_SCORE:
+        return None
+    rows: list[int] = []
+
+    def note(table: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor) and given[0].shape == ids.shape and bool((given[0] == ids).all()):
+            rows.append(int(cast("nn.Embedding", table).num_embeddings))
+
+    with Hooks() as hooks, quietly(network), torch.no_grad():
+        for table in (module for module in network.modules() if isinstance(module, nn.Embedding)):
+            hooks.callback(table.register_forward_pre_hook(note).remove)
+        output = network(**copied(arguments))
+        for count in dict.fromkeys(rows):
+            scores, changed = logits_of(output, ids, count), ids.clone()
+            changed[:, -1] = (ids[:, -1] + 1) % count
+            other = {name: changed if value is ids else value for name, value in arguments.items()}
+            again = logits_of(network(**copied(other)), ids, count)
+            if scores is not None and again is not None:
+                size = float(scores.abs().max())
+                gap = float((again - scores)[:, :-1].abs().max())
+                return count if gap <= _ROUNDING * torch.finfo(scores.dtype).eps * size else None
+    return None
+
+
 class LanguageHead(Hooks):
     """The head of a network, for a ``with`` block; the network runs once for each reading, its last states replaced.
 
@@ -136,7 +177,7 @@ class LanguageHead(Hooks):
         check_one_stream(layout, name)
         self._whole, self._layout, self._name, self._vocabulary = whole, layout, name, vocabulary
         self._end = network.get_submodule(layout.end)
-        self._arguments = arguments_for(whole, pack.arguments)
+        self._arguments, self._ids = arguments_for(whole, pack.arguments), pack.ids
         self._states: Tensor | None = None
 
     def _prepare(self) -> None:
@@ -163,7 +204,7 @@ class LanguageHead(Hooks):
                 output = self._whole(**copied(self._arguments))
         finally:
             self._states = None
-        logits = logits_of(output, self._arguments["input_ids"], self._vocabulary)
+        logits = None if self._ids is None else logits_of(output, self._ids, self._vocabulary)
         if logits is None:
             raise CheckpointError(no_head(self._name))
         return logits

@@ -288,8 +288,7 @@ class StateWatch(Hooks):
             received = None  # of groups of the tokens, as of a long text
         if unseen or (places != slice(None) and pack.lengths is None):
             received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
-        ids = pack.arguments.get("input_ids")
-        logits = logits_of(output, ids, vocabulary) if vocabulary and isinstance(ids, Tensor) else None
+        logits = None if vocabulary is None or pack.ids is None else logits_of(output, pack.ids, vocabulary)
         return PackStates(pack.places, lengths, attention, feed_forward, final, received, logits)
 
     def _here(self, keep: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

@@ -1,0 +1,185 @@
+"""The loss of networks of the user's own: from logits that they are seen to give, unknown where that is doubtful."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+
+_IDS, _DIM = 40, 16
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(_DIM), nn.Linear(_DIM, 3 * _DIM), nn.Linear(_DIM, _DIM)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(_DIM), nn.Linear(_DIM, 32), nn.GELU(), nn.Linear(32, _DIM), nn.Dropout(0.3)
+        )
+
+    def forward(self, x: Tensor, causal: bool = True) -> Tensor:
+        q, k, v = (heads.unflatten(-1, (2, 8)).transpose(1, 2) for heads in self.qkv(self.norm(x)).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.mlp(x)
+
+
+class _Model(nn.Module):
+    """A language model as people write them; `scores` is how many numbers its head gives."""
+
+    def __init__(self, scores: int = _IDS) -> None:
+        super().__init__()
+        self.tokens, self.blocks = nn.Embedding(_IDS, _DIM), nn.ModuleList(_Block() for _ in range(2))
+        self.end, self.head = nn.LayerNorm(_DIM), nn.Linear(_DIM, scores, bias=False)
+
+    def followed(self, ids: Tensor, causal: bool = True) -> Tensor:
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x, causal)
+        return self.end(x)
+
+
+class _Returned(_Model):
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits = self.head(self.followed(idx))
+        return logits, None if targets is None else nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class _Named(_Model):
+    def forward(self, tokens: Tensor) -> dict[str, Tensor]:
+        return {"hidden": (states := self.followed(tokens)), "logits": self.head(states)}
+
+
+class _Masked(_Model):
+    def forward(self, input_ids: Tensor, keep: Tensor) -> Tensor:
+        return self.head(self.followed(input_ids) * keep[..., None])
+
+
+class _OfTheLast(_Model):
+    def forward(self, idx: Tensor) -> Tensor:
+        return self.head(self.followed(idx)[:, [-1]])
+
+
+class _Bidirectional(_Model):
+    def forward(self, idx: Tensor) -> Tensor:
+        return self.head(self.followed(idx, causal=False))
+
+
+class _LooksAhead(_Model):
+    """Causal blocks, and scores that read the next token's state as well."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        states = self.followed(idx)
+        return self.head(states + states.roll(-1, dims=1))
+
+
+class _Tags(_Model):
+    def __init__(self) -> None:
+        super().__init__(7)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return self.head(self.followed(idx))
+
+
+def _texts() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(0, _IDS, (6 + number,), generator=generator) for number in range(5)]
+
+
+def _loaded(kind: type[nn.Module]) -> tuple[Any, td.Checkpoint, list[Any]]:
+    torch.manual_seed(2)
+    network: Any = kind()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(2.0)
+    example: Any = torch.randint(0, _IDS, (1, 9))
+    texts: list[Any] = list(_texts())
+    if kind is _Masked:
+        example = {"input_ids": example, "keep": torch.ones(1, 9)}
+        texts = [{"input_ids": ids[None], "keep": torch.ones(1, len(ids))} for ids in texts]
+    return network, td.load(network, inputs=example), texts
+
+
+_LOGITS: dict[type[nn.Module], Callable[[Any, Tensor], Tensor]] = {
+    _Returned: lambda network, ids: network(ids[None])[0],
+    _Named: lambda network, ids: network(ids[None])["logits"],
+    _Masked: lambda network, ids: network(ids[None], torch.ones(1, len(ids))),
+}
+
+
+@pytest.mark.parametrize("kind", list(_LOGITS))
+def test_the_loss_is_the_cross_entropy_of_its_own_logits(kind: type[nn.Module]) -> None:
+    """Of a network in training mode: what is measured is without its dropout."""
+    network, ckpt, texts = _loaded(kind)
+    changed = td.what_if(ckpt, texts, {"layer 2 attention": 0})
+    losses = []
+    for gate in (1.0, 0.0):
+        network.eval()
+        with torch.no_grad():
+            network.blocks[1].out.weight.mul_(gate)
+            network.blocks[1].out.bias.mul_(gate)
+            logits = [_LOGITS[kind](network, ids)[0] for ids in _texts()]
+        pairs = zip(logits, _texts(), strict=True)
+        losses.append(np.mean([float(nn.functional.cross_entropy(scores[:-1], ids[1:])) for scores, ids in pairs]))
+    np.testing.assert_allclose(changed.loss.values, losses, rtol=1e-5)
+    assert changed.attrs["no_loss"] == ""
+    assert abs(losses[1] - losses[0]) > 1e-3
+
+
+def test_levers_and_heads_say_what_a_part_and_a_head_cost() -> None:
+    network, ckpt, texts = _loaded(_Returned)
+    levers, effects = td.levers(ckpt, texts).table, td.head_effects(ckpt, texts)
+    whole = [trial for trial in range(levers.sizes["candidate"]) if float(levers.alpha[trial]) == 0]
+    for trial in whole:
+        block = network.blocks[int(levers.candidate_layer[trial]) - 1]
+        part = block.out if str(levers.candidate_part[trial].values) == "attention" else block.mlp[3]
+        measured = _rise_of_the_loss(network, part, slice(None))
+        np.testing.assert_allclose(float(levers.loss_change[trial]), measured, atol=1e-6)
+    for layer, head in np.argwhere(np.isfinite(effects.loss_effect.values)):
+        measured = _rise_of_the_loss(network, network.blocks[layer].out, slice(8 * head, 8 * head + 8))
+        np.testing.assert_allclose(-effects.loss_effect.values[layer, head], measured, atol=1e-6)
+
+
+def _rise_of_the_loss(network: Any, part: nn.Linear, columns: slice) -> float:
+    """Return what the loss on the measuring half of the texts gains without a part, or one head's columns of it."""
+    losses, former = [], copy.deepcopy(part.state_dict())
+    for edited in (False, True):
+        with torch.no_grad():
+            if edited:
+                part.weight[:, columns] = 0
+                if columns == slice(None):
+                    part.bias.zero_()
+            logits = [network.eval()(ids[None])[0][0] for ids in _texts()[::2]]
+        pairs = zip(logits, _texts()[::2], strict=True)
+        losses.append(np.mean([float(nn.functional.cross_entropy(scores[:-1], ids[1:])) for scores, ids in pairs]))
+    part.load_state_dict(former)
+    return float(losses[1] - losses[0])
+
+
+@pytest.mark.parametrize("kind", [_OfTheLast, _Bidirectional, _LooksAhead, _Tags])
+def test_scores_that_do_not_predict_the_next_token_are_no_loss(kind: type[nn.Module]) -> None:
+    _, ckpt, texts = _loaded(kind)
+    changed = td.what_if(ckpt, texts, {"layer 2 attention": 0})
+    assert np.isnan(changed.loss.values).all()
+    causal = "it is not known to predict the next token from earlier ones alone"
+    assert changed.attrs["no_loss"] == (
+        causal if kind is _Bidirectional else "no head that predicts the next token was found"
+    )
+
+
+def test_layers_are_read_through_the_head() -> None:
+    network, ckpt, _ = _loaded(_Returned)
+    ids = _texts()[3]
+    lens = td.logit_lens(ckpt, ids)
+    with torch.no_grad():
+        logits = network.eval()(ids[None])[0][0]
+        after_first = network.head(network.end(network.blocks[0](network.tokens(ids[None]))))[0]
+    assert lens.token_id.values[-1].tolist() == logits.argmax(-1).tolist()
+    assert lens.token_id.values[1].tolist() == after_first.argmax(-1).tolist()
