@@ -11,13 +11,13 @@ import math
 import numpy as np
 from numba import njit
 
-from tokendynamics.dynamics.engines.tableau import DOPRI5
+from tokendynamics.dynamics.engines.tableau import TABLEAUS
 
 Array = np.ndarray
 
 STAGES = 7
-A, E = np.zeros((STAGES, STAGES)), np.array([float(entry) for entry in DOPRI5.error])
-for _number, _row in enumerate(DOPRI5.stages):
+A, E = np.zeros((STAGES, STAGES)), np.array([float(entry) for entry in TABLEAUS["dopri5"].error])
+for _number, _row in enumerate(TABLEAUS["dopri5"].stages):
     A[_number, : len(_row)] = [float(entry) for entry in _row]
 
 
