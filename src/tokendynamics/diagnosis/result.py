@@ -30,7 +30,7 @@ from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results import Refused
 from tokendynamics.results.door import pages
 from tokendynamics.results.result import StoredResult, reason_of
-from tokendynamics.results.tables import Dims, Format, conventions_of, file_names, one_of, open_table, opening
+from tokendynamics.results.tables import Dims, Format, axes_of, conventions_of, file_names, one_of, open_table, opening
 from tokendynamics.words import Convention, Finding
 
 WRITER = "tokendynamics diagnose"
@@ -46,70 +46,56 @@ _WANTED = "a saved diagnosis"
 _REFUSABLE = ("audit", "levers", "deeper", "baseline", "heads", "directions", "sources", "remedies", "joint")
 
 DIMS: dict[str, Dims] = {
-    "audit": {
-        **dict.fromkeys(("regime", "A_defined"), ("layer",)),
-        **dict.fromkeys(("qk_balance", "ov_balance"), ("layer", "head")),
-        "W_inertia": ("layer", "sign"),
-    },
+    "audit": axes_of("layer: regime A_defined", "layer head: qk_balance ov_balance", "layer sign: W_inertia"),
     "trace": AXES,
-    "paths": {
-        "position": ("layer", "token", "axis"),
-        **dict.fromkeys(("norm", "is_sink"), ("layer", "token")),
-        "token_text": ("token",),
-    },
-    "levers": {
-        **dict.fromkeys(("consensus_sensitivity", "loss_sensitivity"), ("layer", "component")),
-        **dict.fromkeys(("candidate_layer", "candidate_part", "alpha", "verified"), ("candidate",)),
-        **dict.fromkeys(("kappa_change", "loss_change"), ("candidate",)),
-        **dict.fromkeys(("kappa_interval", "loss_interval"), ("candidate", "bound")),
-    },
-    "what_if": {
-        **dict.fromkeys(("consensus_within", "effective_rank"), ("model", "layer", "site")),
-        "consensus_within_difference": ("layer", "site"),
-        "consensus_within_difference_interval": ("layer", "site", "bound"),
-        "loss": ("model",),
-        "loss_difference": (),
-    },
-    "deeper": {
-        **dict.fromkeys(("consensus", "log_norm"), ("variant", "prompt", "pass")),
-        **dict.fromkeys(("consensus_within", "share_own", "median_consensus"), ("variant", "pass")),
-        **dict.fromkeys(("median_half_life", "median_collapse_pass"), ("variant", "estimate")),
-        **dict.fromkeys(("fit_first", "fit_last"), ("variant",)),
-        "status": ("variant", "prompt"),
-    },
-    "baseline": {
-        **dict.fromkeys(("consensus_relative", "centred_cos2", "line_excess"), ("layer", "site")),
-        "consensus_relative_interval": ("layer", "site", "bound"),
-        "shares": ("layer", "site", "share"),
-    },
-    "heads": {
-        **dict.fromkeys(("consensus_sensitivity", "loss_sensitivity"), ("layer", "head")),
-        **dict.fromkeys(("consensus_effect", "loss_effect"), ("layer", "head")),
-        **dict.fromkeys(("consensus_effect_interval", "loss_effect_interval"), ("layer", "head", "bound")),
-    },
-    "directions": {
-        **dict.fromkeys(("similarity", "carried"), ("direction", "layer")),
-        "written": ("direction", "layer", "source", "component"),
-    },
-    "sources": {
-        "contribution": ("prompt", "kind", "layer", "token"),
-        "added": ("prompt", "kind", "layer"),
-        "by_position": ("kind", "layer", "token"),
-        "token_text": ("prompt", "token"),
-    },
-    "remedies": {
-        **dict.fromkeys(("name", "strength", "status", "after_training", "recommended"), ("trial",)),
-        **dict.fromkeys(("consensus_change", "loss_change"), ("trial",)),
-        **dict.fromkeys(("consensus_change_interval", "loss_change_interval"), ("trial", "bound")),
-    },
-    "joint": {
-        **dict.fromkeys(("change", "alpha", "kappa_change", "gain", "loss_change", "reported"), ("step",)),
-        **dict.fromkeys(("kappa_change_interval", "gain_interval", "loss_change_interval"), ("step", "bound")),
-    },
+    "paths": axes_of("layer token axis: position", "layer token: norm is_sink", "token: token_text"),
+    "levers": axes_of(
+        "layer component: consensus_sensitivity loss_sensitivity",
+        "candidate: candidate_layer candidate_part alpha verified kappa_change loss_change",
+        "candidate bound: kappa_interval loss_interval",
+    ),
+    "what_if": axes_of(
+        "model layer site: consensus_within effective_rank",
+        "layer site: consensus_within_difference",
+        "layer site bound: consensus_within_difference_interval",
+        "model: loss",
+        ": loss_difference",
+    ),
+    "deeper": axes_of(
+        "variant prompt pass: consensus log_norm",
+        "variant pass: consensus_within share_own median_consensus",
+        "variant estimate: median_half_life median_collapse_pass",
+        "variant: fit_first fit_last",
+        "variant prompt: status",
+    ),
+    "baseline": axes_of(
+        "layer site: consensus_relative centred_cos2 line_excess",
+        "layer site bound: consensus_relative_interval",
+        "layer site share: shares",
+    ),
+    "heads": axes_of(
+        "layer head: consensus_sensitivity loss_sensitivity consensus_effect loss_effect",
+        "layer head bound: consensus_effect_interval loss_effect_interval",
+    ),
+    "directions": axes_of("direction layer: similarity carried", "direction layer source component: written"),
+    "sources": axes_of(
+        "prompt kind layer token: contribution",
+        "prompt kind layer: added",
+        "kind layer token: by_position",
+        "prompt token: token_text",
+    ),
+    "remedies": axes_of(
+        "trial: name strength status after_training recommended consensus_change loss_change",
+        "trial bound: consensus_change_interval loss_change_interval",
+    ),
+    "joint": axes_of(
+        "step: change alpha kappa_change gain loss_change reported",
+        "step bound: kappa_change_interval gain_interval loss_change_interval",
+    ),
 }
 """Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
 
-_OF_TEXTS: Dims = {"decoded": ("variant", "decoded_pass"), "distinct_1": ("variant", "decoded_pass")}
+_OF_TEXTS = axes_of("variant decoded_pass: decoded distinct_1")
 """Further ones of a network that was made deeper, where texts were decoded."""
 
 _OF_PARTS = LABELS | {"component": PARTS}
@@ -360,9 +346,12 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         absent = {name for name in _REFUSABLE if summary.get(name) is None}
         fields |= {name: Refused(reasons[name]) if reasons[name] or name == "audit" else None for name in absent}
         absent |= {"what_if"} if (summary.get("levers") or {}).get("best") is None else set()
-        labels: dict[str, Any] = dict.fromkeys(TABLES, LABELS) | dict.fromkeys(("levers", "directions"), _OF_PARTS)
+        of_parts = ("levers", "directions")
         there = [name for name in TABLES if name not in absent]
-        tables = {name: open_table(folder, name, DIMS[name], _WANTED, labels[name]) for name in there}
+        tables = {
+            name: open_table(folder, name, DIMS[name], _WANTED, _OF_PARTS if name in of_parts else LABELS)
+            for name in there
+        }
         _check_depth(fields, tables)
         _check_parts(tables["trace"])
         fields |= tables

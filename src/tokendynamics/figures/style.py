@@ -81,60 +81,15 @@ BAND, THIN = "#d6e3f1", "#9dbbd9"
 LINES: tuple[tuple[str, Any], ...] = tuple((colour, (0, dash) if dash else "solid") for colour, dash in PRINTED)
 """`PRINTED` as matplotlib takes it."""
 
-_SETTINGS: dict[str, Any] = {
-    "font.family": "sans-serif",
-    # The first is shipped with matplotlib; the others are for readers of an SVG who lack it.
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial", "sans-serif"],
-    "font.size": 8,
-    "text.color": INK,
-    "axes.titlesize": 8,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 8,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": AXIS,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.formatter.use_mathtext": True,
-    "axes.formatter.limits": (-3, 4),
-    "axes.xmargin": 0.02,
-    "axes.ymargin": 0.05,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.color": AXIS,
-    "ytick.color": AXIS,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
-    "xtick.minor.size": 1.5,
-    "ytick.minor.size": 1.5,
-    "lines.linewidth": 1.2,
-    "lines.dash_capstyle": "butt",
-    "lines.solid_joinstyle": "round",
-    "lines.markersize": 4.5,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "legend.handlelength": 2.6,
-    "legend.borderaxespad": 0.2,
-    "legend.labelspacing": 0.3,
-    "figure.constrained_layout.h_pad": 0.03,
-    "figure.constrained_layout.w_pad": 0.03,
-    # Text stays text: searchable, editable, and set in an embedded TrueType font in the PDF.
-    "svg.fonttype": "none",
-    "svg.hashsalt": "tokendynamics",
-    "pdf.fonttype": 42,
-}
+_COLOURS: dict[str, Any] = dict.fromkeys(("text.color", "axes.labelcolor"), INK)
+_COLOURS |= dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), AXIS)
+_COLOURS |= dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), MUTED)
 
 
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Hold the look of all figures inside the block, or during the function it decorates; restore it after."""
-    with mpl_style.context(["default", _SETTINGS]):
+    with mpl_style.context(["default", "tokendynamics.figures.paper", _COLOURS]):
         yield
 
 

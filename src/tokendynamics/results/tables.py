@@ -25,6 +25,19 @@ Dims: TypeAlias = Mapping[str, tuple[str, ...]]
 """Axes of variables by their names."""
 
 
+def axes_of(*rows: str) -> dict[str, tuple[str, ...]]:
+    """Return the axes of variables by their names.
+
+    Args:
+        rows: Axes, a colon, and the variables that have them.
+
+    >>> axes_of("layer: regime depth", "layer head: balance", ": loss")
+    {'regime': ('layer',), 'depth': ('layer',), 'balance': ('layer', 'head'), 'loss': ()}
+    """
+    split = [row.partition(":")[::2] for row in rows]
+    return {name: tuple(axes.split()) for axes, names in split for name in names.split()}
+
+
 def file_names(tables: Iterable[str], format: Format) -> tuple[str, ...]:
     """Return the names of the files of datasets.
 

@@ -48,6 +48,7 @@ from tokendynamics.pretrained.architecture import as_layers
 from tokendynamics.pretrained.discovery.words import form_in_words
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.results.tables import axes_of
 from tokendynamics.spectra import (
     Inertia,
     Regime,
@@ -339,21 +340,16 @@ def _as_dataset(
     return xr.Dataset(variables, coords=coords, attrs=conventions)
 
 
-_ROW_DIMS: dict[str, tuple[str, ...]] = {
-    "W_inertia": ("sign",),
-    "A_inertia": ("sign",),
-    "qk_inertia": ("head", "sign"),
-    "ov_inertia": ("head", "sign"),
-    "qk_eigenvalues": ("head", "eigenvalue"),
-    "V_eigenvalues_real": ("value_eigenvalue",),
-    "V_eigenvalues_imag": ("value_eigenvalue",),
-    "hypothesis_distance": ("hypothesis",),
-    "statement_distance": ("statement",),
-    "qk_balance": ("head",),
-    "ov_balance": ("head",),
-    "ov_sym_balance": ("head",),
-    "qk_balance_at_offset": ("head", "offset"),
-}
+_ROW_DIMS = axes_of(
+    "sign: W_inertia A_inertia",
+    "head sign: qk_inertia ov_inertia",
+    "head eigenvalue: qk_eigenvalues",
+    "value_eigenvalue: V_eigenvalues_real V_eigenvalues_imag",
+    "hypothesis: hypothesis_distance",
+    "statement: statement_distance",
+    "head: qk_balance ov_balance ov_sym_balance",
+    "head offset: qk_balance_at_offset",
+)
 
 
 def _conventions(

@@ -21,7 +21,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results.result import StoredResult
-from tokendynamics.results.tables import Dims, conventions_of, findings_of, one_of, open_table, opening
+from tokendynamics.results.tables import Dims, axes_of, conventions_of, findings_of, one_of, open_table, opening
 from tokendynamics.words import Convention, Finding, listing, plural
 
 WRITER = "tokendynamics compare"
@@ -34,43 +34,39 @@ _WANTED = "a saved comparison"
 
 _ALWAYS = ("table", "difference")
 
-_SITE = ("layer", "site")
-
 _TABLE_DIMS: dict[str, Dims] = {
-    "table": {
-        "consensus_relative": ("model", *_SITE),
-        "shares": ("model", *_SITE, "share"),
-        "state": ("model", "layer"),
-    },
-    "difference": {
-        "consensus_relative": ("other", *_SITE),
-        "consensus_relative_interval": ("other", *_SITE, "bound"),
-        "update_quotient": ("other", "layer", "component"),
-    },
-    "gaps": {"update_difference": ("other", "prompt", "layer", "component")},
-    "weights": {
-        **{f"{part}_norm": ("model", "layer") for part in ("qk", "ov", "ff")},
-        **{f"{part}_{kind}": ("other", "layer") for part in ("qk", "ov", "ff") for kind in ("difference", "angle")},
-    },
-    "tensors": {f"tensor_{kind}": ("other", "layer", "tensor") for kind in ("difference", "scale")},
-    "heads": {"consensus_sensitivity": ("model", "layer", "head")},
-    "halved": {
-        "loss": ("model", "prompt"),
-        "loss_change": ("model", "prompt", "layer", "part"),
-        "difference": ("other", "layer", "part"),
-        "difference_interval": ("other", "layer", "part", "bound"),
-    },
+    "table": axes_of("model layer site: consensus_relative", "model layer site share: shares", "model layer: state"),
+    "difference": axes_of(
+        "other layer site: consensus_relative",
+        "other layer site bound: consensus_relative_interval",
+        "other layer component: update_quotient",
+    ),
+    "gaps": axes_of("other prompt layer component: update_difference"),
+    "weights": axes_of(
+        "model layer: qk_norm ov_norm ff_norm",
+        "other layer: qk_difference qk_angle ov_difference ov_angle ff_difference ff_angle",
+    ),
+    "tensors": axes_of("other layer tensor: tensor_difference tensor_scale"),
+    "heads": axes_of("model layer head: consensus_sensitivity"),
+    "halved": axes_of(
+        "model prompt: loss",
+        "model prompt layer part: loss_change",
+        "other layer part: difference",
+        "other layer part bound: difference_interval",
+    ),
 }
 """Variables that every reader of a comparison asks for; the rest stands and falls with them."""
 
 _TRACE_DIMS: Dims = {
     **AXES,
-    **dict.fromkeys(("consensus_relative", "line_excess"), _SITE),
-    **{f"{name}_interval": (*_SITE, "bound") for name in ("consensus_relative", "line_excess")},
-    "shares": (*_SITE, "share"),
-    "shares_interval": (*_SITE, "share", "bound"),
-    "update_ratio": ("prompt", "layer", "component"),
-    "token_count": ("prompt", "layer", "sinks"),
+    **axes_of(
+        "layer site: consensus_relative line_excess",
+        "layer site bound: consensus_relative_interval line_excess_interval",
+        "layer site share: shares",
+        "layer site share bound: shares_interval",
+        "prompt layer component: update_ratio",
+        "prompt layer sinks: token_count",
+    ),
 }
 
 

@@ -35,6 +35,7 @@ from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.network import without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import Pack
+from tokendynamics.results.tables import axes_of
 from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed
 
 Values: TypeAlias = Mapping[str, np.ndarray]
@@ -90,21 +91,15 @@ class Look:
         return cls(int(packed["step"]), str(packed["status"]), values)
 
 
-DIMS: dict[str, tuple[str, ...]] = {
-    **{f"share_{name}": ("layer",) for name in SHARES},
-    "consensus_within": ("layer",),
-    "consensus_relative": ("layer",),
-    "centred_cos2": ("layer",),
-    "line_excess": ("layer",),
-    "share_common_interval": ("layer", "bound"),
-    "consensus_relative_interval": ("layer", "bound"),
-    "line_excess_interval": ("layer", "bound"),
-    "update_ratio": ("layer", "component"),
-    "attention_sink_mass": ("layer",),
-    "attention_sink_uniform": ("layer",),
-    **{f"{FINAL_NORM}{name}": () for name in DECIDING},
-    **{f"{FINAL_NORM}{name}_interval": ("bound",) for name in DECIDING},
-}
+DIMS = axes_of(
+    f"layer: {' '.join(f'share_{name}' for name in SHARES)}",
+    "layer: consensus_within consensus_relative centred_cos2 line_excess",
+    "layer bound: share_common_interval consensus_relative_interval line_excess_interval",
+    "layer component: update_ratio",
+    "layer: attention_sink_mass attention_sink_uniform",
+    f": {' '.join(f'{FINAL_NORM}{name}' for name in DECIDING)}",
+    f"bound: {' '.join(f'{FINAL_NORM}{name}_interval' for name in DECIDING)}",
+)
 """What is measured, and its axes; layers are 0 … L."""
 
 _AFTER_BLOCK, _AFTER_NORM = SITES.index("feed_forward"), SITES.index("final_norm")
