@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 import tokendynamics as td
@@ -99,3 +99,69 @@ def test_levers_count_the_same_tokens() -> None:
     levers, traced = td.levers(checkpoint, PROMPTS, packed=False), td.trace(checkpoint, PROMPTS[0::2])
     where = levers.where
     assert levers.kappa == pytest.approx(float(traced.consensus_within.sel(site="feed_forward", layer=where)), abs=1e-5)
+
+
+class _OwnCode(nn.Module):
+    """A language model with learned tokens beside those of its input, which it cuts off where it gives scores."""
+
+    def __init__(self, before: int, behind: int, cut: str) -> None:
+        super().__init__()
+        kinds: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": True}
+        self.tokens = nn.Embedding(60, 16)
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(16, 2, 32, **kinds) for _ in range(2))
+        self.before, self.behind = nn.Parameter(torch.randn(1, before, 16)), nn.Parameter(torch.randn(1, behind, 16))
+        self.norm, self.head, self.cut = nn.LayerNorm(16), nn.Linear(16, 60), cut
+        self.seen: list[Tensor] = []
+
+    def run(self, ids: Tensor) -> Tensor:
+        front, behind = (learned.expand(len(ids), -1, -1) for learned in (self.before, self.behind))
+        x = torch.cat([front, self.tokens(ids), behind], dim=1)
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        kept = slice(front.shape[1], front.shape[1] + ids.shape[1])
+        self.seen = [x[:, kept]]
+        for block in self.blocks:
+            x = block(x, src_mask=mask, is_causal=True)
+            self.seen.append(x[:, kept])
+        if self.cut == "before the norm":
+            return self.head(self.norm(x[:, kept]))
+        return self.head(self.norm(x))[:, kept] if self.cut == "at the end" else self.head(self.norm(x))
+
+
+class _NamedIds(_OwnCode):
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.run(input_ids)
+
+
+class _OtherName(_OwnCode):
+    def forward(self, idx: Tensor) -> Tensor:
+        return self.run(idx)
+
+
+@pytest.mark.parametrize("code", [_NamedIds, _OtherName])
+@pytest.mark.parametrize(("before", "behind"), [(3, 0), (0, 2), (1, 2)])
+@pytest.mark.parametrize("cut", ["before the norm", "at the end", "nowhere"])
+def test_learned_tokens_of_own_code_do_not_count(code: Any, before: int, behind: int, cut: str) -> None:
+    torch.manual_seed(4)
+    network = code(before, behind, cut).eval()
+    checkpoint = td.load(network, inputs=torch.randint(0, 60, (1, 9)))
+    prompts = PROMPTS[:3]
+    for places in checkpoint.states_in_packs(prompts):
+        for number, place in enumerate(places.places):
+            with torch.no_grad():
+                network(prompts[place][None])
+            states = places.of(number).feed_forward
+            torch.testing.assert_close(states, torch.cat(network.seen), rtol=1e-4, atol=1e-5)
+    changed = td.what_if(checkpoint, prompts, {"layer 1 attention": 0.5})
+    if cut == "nowhere":
+        assert np.isnan(changed.loss.values).all()
+        return
+    with torch.no_grad():
+        logits = [network(ids[None])[0] for ids in prompts]
+        after_first = network.head(network.norm(network.seen[1]))[0]
+    losses = [float(nn.functional.cross_entropy(of[:-1], ids[1:])) for of, ids in zip(logits, prompts, strict=True)]
+    np.testing.assert_allclose(changed.loss.values[0], np.mean(losses), rtol=1e-5)
+    lens = td.logit_lens(checkpoint, prompts[2])
+    assert lens.token_id.values[1].tolist() == after_first.argmax(dim=-1).tolist()
+    if cut == "before the norm":
+        continued = td.decode(checkpoint, prompts[2], (1,), how="generate", new_tokens=2)
+        assert int(continued.token_id.values[0, 0]) == int(logits[2][-1].argmax())

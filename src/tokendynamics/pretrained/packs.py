@@ -100,6 +100,14 @@ _PASS = 30
 """What a pass costs whatever its length, in tokens: on a processor of two cores, for 135 million weights."""
 
 
+def ids_in(arguments: Mapping[str, Any]) -> Int[Tensor, "prompt token"] | None:
+    """Return the token ids among arguments: those called so, or the only argument; None where there are none."""
+    only = next(iter(arguments.values())) if len(arguments) == 1 else None
+    ids = arguments.get("input_ids", only)
+    whole = isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point() and ids.dtype != torch.bool
+    return ids if whole else None
+
+
 @dataclass(frozen=True)
 class Pack:
     """Inputs of one pass.
@@ -116,11 +124,8 @@ class Pack:
 
     @property
     def ids(self) -> Int[Tensor, "prompt token"] | None:
-        """The token ids among the arguments: those called so, or the only argument; None where there are none."""
-        several = list(self.arguments.values())
-        ids = self.arguments.get("input_ids", several[0] if len(several) == 1 else None)
-        whole = isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point() and ids.dtype != torch.bool
-        return ids if whole else None
+        """See `ids_in`."""
+        return ids_in(self.arguments)
 
 
 Classes = Callable[[int], Hashable]

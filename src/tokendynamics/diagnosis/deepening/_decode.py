@@ -150,7 +150,7 @@ def _logits(
 def _generated(
     ckpt: Checkpoint, pack: Pack, step: int, count: int, how: PassOptions
 ) -> tuple[Int[Tensor, " new"], Float[Tensor, " new"]]:
-    ids, generated = pack.arguments["input_ids"], []
+    ids, generated = ckpt.decoder(pack).ids, []
     for _ in range(count):
         with ExitStack() as stack:
             longer = ckpt.one_pack([ids])
@@ -254,7 +254,7 @@ def _lens_dataset(
         "agreement": (("layer",), agrees.mean(axis=1)),
         "read_text": (
             ("token",),
-            np.array([] if pack.ids is None else pieces_of(pack.ids[0].tolist(), ckpt.tokenizer)),
+            np.array(pieces_of(ckpt.decoder(pack).ids[0].tolist(), ckpt.tokenizer)),
         ),
     }
     coords = {"layer": np.arange(len(ids)), "token": np.arange(ids.shape[1])}

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool
 from torch import Tensor
 
-from tokendynamics.diagnosis.gating.sensitivities import next_token_losses
+from tokendynamics.diagnosis.gating.sensitivities import losses_of
 from tokendynamics.diagnosis.gating.trials import NO_HEAD, NOT_CAUSAL, STREAMED
 from tokendynamics.diagnosis.tracing._together import Together, nearest_layers, run_together
 from tokendynamics.diagnosis.tracing.layer_states import layer_states
@@ -26,10 +26,8 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.edits.states import PackStates
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike, basis_of
 from tokendynamics.pretrained.loading import Model, as_checkpoint
-from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.words import percent
 
@@ -193,17 +191,11 @@ def what_if(
     prompts = named_prompts(texts, ckpt)
     ckpts = [ckpt, ckpt.under(variant.after(ckpt.variant))]
     with reporting(progress) as report:
-        together = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report, _losses_of)
+        together = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report, losses_of)
     attrs = {"model": ckpt.name, "changes": variant.words, "intervals": _INTERVALS}
     attrs["no_loss"] = _why_without_loss(ckpt) if together.losses[0] is None else ""
     attrs["sinks"] = together.traces[0].attrs["sinks"]
     return _as_dataset(together).assign_attrs(attrs)
-
-
-def _losses_of(states: PackStates, pack: Pack) -> Float64[Tensor, " prompt"] | None:
-    if states.logits is None or pack.ids is None:
-        return None
-    return next_token_losses(states.logits, pack.ids, states.lengths)
 
 
 def _why_without_loss(ckpt: Checkpoint) -> str:

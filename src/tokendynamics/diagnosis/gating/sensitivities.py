@@ -261,11 +261,11 @@ def next_token_losses(
     return (losses * there).sum(dim=-1) / predicted.squeeze(-1)
 
 
-def losses_of(passed: GatedPass, pack: Pack) -> Float64[Tensor, " prompt"] | None:
+def losses_of(logits: Float[Tensor, "prompt token vocabulary"] | None, pack: Pack) -> Float64[Tensor, " prompt"] | None:
     """Return the losses of the prompts of a pass; None where it gave no logits."""
-    if passed.logits is None or pack.ids is None:
+    if logits is None or pack.ids is None:
         return None
-    return next_token_losses(passed.logits, pack.ids, lengths_of(passed, pack))
+    return next_token_losses(logits, pack.ids, pack.lengths or (pack.ids.shape[1],) * len(pack.places))
 
 
 def lengths_of(passed: GatedPass, pack: Pack) -> tuple[int, ...]:
@@ -280,7 +280,7 @@ def _sweep(
     passed = gated.run(pack, gates)
     check_gated_pass(gated, passed)
     keep = _bytes_of(passed.states) <= room
-    losses, gradient = losses_of(passed, pack), None
+    losses, gradient = losses_of(passed.logits, pack), None
     if losses is not None:
         gradient = _gradient(gated, losses.sum() / prompts, gates, keep=keep)
     counts = tokens_that_count(passed.states, lengths_of(passed, pack), *counting)

@@ -68,7 +68,9 @@ class Together:
     losses: list[Float64[Tensor, " prompt"] | None] = field(default_factory=list)
 
 
-LossesOf: TypeAlias = Callable[[PackStates, Pack], Float64[Tensor, " prompt"] | None]
+LossesOf: TypeAlias = Callable[
+    [Float[Tensor, "prompt token vocabulary"] | None, Pack], Float64[Tensor, " prompt"] | None
+]
 """The losses of the prompts of a pass from its logits; None where it gave no logits."""
 
 
@@ -110,7 +112,7 @@ def run_together(
     for group, pack in _passes(ckpts, given, together.tokens_shared, logits=losses_of is not None):
         for model, states in group.items():
             check_states(ckpts[model], states)
-            if losses_of is not None and (values := losses_of(states, pack)) is not None:
+            if losses_of is not None and (values := losses_of(states.logits, pack)) is not None:
                 losses[model] |= dict(zip(states.places, values, strict=True))
         _part_unequal(together, group)
         removed = _left_out_together(list(group.values()), sinks, ratio)

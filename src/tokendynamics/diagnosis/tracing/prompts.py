@@ -28,6 +28,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids
 from tokendynamics.pretrained.inputs import Texts, images_in, is_image, is_real
+from tokendynamics.pretrained.packs import ids_in
 from tokendynamics.provenance.progress import Progress, silent, tracked_if_many
 from tokendynamics.words import Finding, percent, plural
 
@@ -190,9 +191,7 @@ def token_conditions(tokenizer: Any | None, given: Sequence[Prepared]) -> dict[s
         tokenizer: The network's own.
         given: The prompts as arguments of the forward pass.
     """
-    ids = [
-        prompt.inputs["input_ids"].flatten() for prompt in given if isinstance(prompt.inputs.get("input_ids"), Tensor)
-    ]
+    ids = [read.flatten() for prompt in given if (read := ids_in(prompt.inputs)) is not None]
     if tokenizer is None or not ids:
         return {}
     special = set(getattr(tokenizer, "all_special_ids", None) or ())

@@ -23,7 +23,7 @@ from tokendynamics.pretrained.discovery._blocks import (
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm
-from tokendynamics.pretrained.discovery._positional import embedded, positional_parts, with_one_token
+from tokendynamics.pretrained.discovery._positional import embedded, first_token, positional_parts, with_one_token
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._trials import check_axes, check_one_sequence, scales_with_length, sees_order
@@ -191,6 +191,10 @@ def _discovered(
         decoder_alone=any(leaves_out_cross_attention(block, first) for block in quiet_blocks),
         streams=streams,
         outside=_outside(network, quiet_blocks, first),
+        # A small copy may put other numbers of its own tokens beside those of an input.
+        first_token=first_token(network, enter, inputs(2), start.x)
+        if found_on == "the network itself" and start.x is not None
+        else None,
     )
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])
 

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from tokendynamics.pretrained.discovery._calls import Hooks, Pass
 from tokendynamics.pretrained.network import copied, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.packs import ids_in
+
+_AXES = 3
+"""Of states: input, token, feature."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,34 @@ def embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tenso
         hooks.before(network.get_submodule(first), stop)
         network(**copied(inputs))
     return read[0] if read else None
+
+
+def first_token(network: nn.Module, first: str, inputs: Mapping[str, Any], states: Tensor) -> int | None:
+    """Return where the first token of an input stands among what the first block reads.
+
+    Args:
+        network: Whose own tokens may stand before or behind those of the input.
+        first: Name of the module that reads the states first.
+        inputs: Arguments of the forward pass.
+        states: What that module read of them.
+
+    Returns:
+        None where the network adds no tokens, reads no token ids, or one id changes other places than one.
+    """
+    ids = ids_in(inputs)
+    if ids is None or states.ndim != _AXES or not 1 < ids.shape[1] < states.shape[1]:
+        return None
+    least, count = int(ids.min()), int(ids.max() - ids.min()) + 1
+    places = []
+    for end in (0, -1):
+        changed = ids.clone()
+        changed[:, end] = least + (ids[:, end] - least + 1) % count
+        other = embedded(network, first, {name: changed if value is ids else value for name, value in inputs.items()})
+        if other is None or other.shape != states.shape:
+            return None
+        places.append(torch.nonzero((other - states).abs().amax(dim=(0, 2)) > 0)[:, 0].tolist())
+    start, last = places
+    return start[0] if len(start) == len(last) == 1 and last[0] - start[0] == ids.shape[1] - 1 else None
 
 
 @contextmanager

@@ -311,6 +311,8 @@ class Layout:
             states are those that the network calls its hidden states.
         varies: Whether two passes over the same input gave different states: chance acts in them, or a memory.
         outside: The modules of attentions that ran outside of the blocks, such as those of a decoder behind them.
+        first_token: Place of the first token of an input among the states of a live network that puts tokens of its own
+            beside them; None where it puts none, where they were not told apart, and of a stored network.
     """
 
     blocks: tuple[str, ...]
@@ -324,6 +326,7 @@ class Layout:
     streams: int = 1
     varies: bool = False
     outside: tuple[str, ...] = ()
+    first_token: int | None = None
 
     @property
     def causal(self) -> bool:
@@ -366,6 +369,7 @@ class Layout:
             "streams": self.streams,
             "varies": self.varies,
             "outside": list(self.outside),
+            "first_token": self.first_token,
             "kinds": [_short(asdict(kind)) for kind in kinds],
             "layers": [kinds.index(layer) for layer in self.layers],
         }

@@ -20,6 +20,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.network import copied
+from tokendynamics.pretrained.packs import ids_in
 from tokendynamics.words import plural
 
 _ONE_STREAM = "blocks that pass on one state for each token"
@@ -37,10 +38,11 @@ class OwnTokens(ExitStack):
         super().__init__()
         self._thread = get_ident()
         self._kept: dict[str, Tensor] = {}
+        self._first = layout.first_token
         # A model with a head gives logits, which cannot be compared with states; its base model gives states.
         base = getattr(network, "base_model", network)
         self._keep("output", base if isinstance(base, nn.Module) else network)
-        self._keep("last", network.get_submodule(layout.end))
+        self._keep("last", network.get_submodule(layout.end if self._first is None else layout.last))
 
     def _keep(self, name: str, module: nn.Module) -> None:
         def hook(module: nn.Module, positional: Any, output: Any) -> None:
@@ -67,12 +69,14 @@ class OwnTokens(ExitStack):
         Returns:
             All places where the network gives as many as it has inside, or reads no token ids.
         """
-        ids, given, last = arguments.get("input_ids"), self._kept.get("output"), self._kept.get("last")
-        if not isinstance(ids, Tensor) or ids.ndim != 2 or given is None or given.ndim < 3:
-            return slice(None)
-        if last is None or last.ndim != 3 or given.shape[1] != ids.shape[1] or last.shape[1] <= ids.shape[1]:
+        ids, given, last = ids_in(arguments), self._kept.get("output"), self._kept.get("last")
+        if ids is None or last is None or last.ndim != 3 or last.shape[1] <= ids.shape[1]:
             return slice(None)
         tokens, places = ids.shape[1], last.shape[1]
+        if self._first is not None:
+            return slice(self._first, self._first + tokens)
+        if given is None or given.ndim < 3 or given.shape[1] != tokens:
+            return slice(None)
         if given.shape == (len(last), tokens, last.shape[-1]):
             for start in (0, places - tokens):
                 if torch.equal(given.to(last), last[:, start : start + tokens]):

@@ -158,16 +158,19 @@ def scored_ids(network: nn.Module, arguments: Mapping[str, Any]) -> int | None:
 class LanguageHead(Hooks):
     """The head of a network, for a ``with`` block; the network runs once for each reading, its last states replaced.
 
+    Attributes:
+        ids: The token ids of the pass.
+
     Args:
         whole: The network with its head on; it holds `network`'s modules.
         network: The one that the layout is of.
         layout: Of it.
         pack: Token ids of as many tokens as the states will have.
-        vocabulary: Token ids of the network.
+        vocabulary: How many token ids it scores.
         name: What a message calls it.
 
     Raises:
-        CheckpointError: Its blocks hand on several streams of states.
+        CheckpointError: Its blocks hand on several streams of states, or the pass has no token ids.
     """
 
     def __init__(
@@ -177,7 +180,10 @@ class LanguageHead(Hooks):
         check_one_stream(layout, name)
         self._whole, self._layout, self._name, self._vocabulary = whole, layout, name, vocabulary
         self._end = network.get_submodule(layout.end)
-        self._arguments, self._ids = arguments_for(whole, pack.arguments), pack.ids
+        self._arguments = arguments_for(whole, pack.arguments)
+        if pack.ids is None:
+            raise CheckpointError(no_head(name))
+        self.ids = pack.ids
         self._states: Tensor | None = None
 
     def _prepare(self) -> None:
@@ -188,8 +194,8 @@ class LanguageHead(Hooks):
         """Return states after the final norm; unchanged without one."""
         return states if self._layout.final_norm is None else self._end(states)
 
-    def logits(self, normed: Float[Tensor, "prompt token dim"]) -> Float[Tensor, "prompt token vocabulary"]:
-        """Return the logits of states that have been through the final norm.
+    def logits(self, normed: Float[Tensor, "prompt place dim"]) -> Float[Tensor, "prompt token vocabulary"]:
+        """Return the logits of states that have been through the final norm, of the tokens or of all places.
 
         Raises:
             CheckpointError: The network gives no logits.
@@ -204,13 +210,20 @@ class LanguageHead(Hooks):
                 output = self._whole(**copied(self._arguments))
         finally:
             self._states = None
-        logits = None if self._ids is None else logits_of(output, self._ids, self._vocabulary)
+        logits = logits_of(output, self.ids, self._vocabulary)
         if logits is None:
             raise CheckpointError(no_head(self._name))
         return logits
 
     def _replaced(self, former: Tensor) -> Tensor | None:
-        return None if self._states is None else self._states.reshape(former.shape).to(former)
+        if self._states is None:
+            return None
+        states, first = self._states.to(former), self._layout.first_token
+        if first is None or former.ndim != states.ndim or former.shape[1] <= states.shape[1]:
+            return states.reshape(former.shape)
+        placed = former.clone()  # the network's own tokens stand around those of the input
+        placed[:, first : first + states.shape[1]] = states
+        return placed
 
 
 def no_head(name: str) -> str:

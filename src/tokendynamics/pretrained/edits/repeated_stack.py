@@ -215,8 +215,7 @@ class _PackStates:
     """
 
     def __init__(self, ckpt: Checkpoint, pack: Pack, pad_to: int | None) -> None:
-        ids = pack.arguments.get("input_ids")
-        tokens = 0 if ids is None else int(ids.shape[1])  # an image's are counted when it is embedded
+        tokens = 0 if pack.ids is None else int(pack.ids.shape[1])  # an image's are counted when it is embedded
         self.own_lengths = pack.lengths or (tokens,) * len(pack.places)
         self.pack = pack if pad_to is None else _padded(ckpt, pack, self.own_lengths, pad_to)
         self.lengths = self.own_lengths if pad_to is None else (pad_to,) * len(self.own_lengths)
@@ -230,7 +229,7 @@ class _PackStates:
         self.stack, self.states = stack, stack.embedded()
         if not self.own_lengths[0]:
             self.lengths = self.own_lengths = (self.states.shape[1],) * len(self.states)
-        elif self.states.shape[1] != int(self.pack.arguments["input_ids"].shape[1]):
+        elif self.pack.ids is not None and self.states.shape[1] != int(self.pack.ids.shape[1]):
             # The network has tokens of its own beside those of the prompt.
             self.start = stack.own_places().start or 0
         if padded:
@@ -405,7 +404,7 @@ def _bytes_of(values: Tensor) -> bytes:
 
 def _padded(ckpt: Checkpoint, pack: Pack, lengths: Sequence[int], tokens: int) -> Pack:
     """Return a pass of one length for each prompt; the tokens behind the prompts' own do not matter."""
-    ids = pack.arguments.get("input_ids")
+    ids = pack.ids
     if ids is None:
         raise ArgumentValueError(expected("pad_to", "None for what is no text", tokens))
     most = ckpt.architecture.context
@@ -415,7 +414,7 @@ def _padded(ckpt: Checkpoint, pack: Pack, lengths: Sequence[int], tokens: int) -
     rows = [row[:length] for row, length in zip(ids, lengths, strict=True)]
     longest = torch.zeros(tokens, dtype=ids.dtype)
     filled = filled_up([*rows, longest], filler_of(ckpt))["input_ids"][:-1]
-    return Pack(pack.places, {"input_ids": filled})
+    return Pack(pack.places, {ckpt.ids_name or "input_ids": filled})
 
 
 def states_on_inputs_of(

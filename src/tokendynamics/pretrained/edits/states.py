@@ -274,7 +274,9 @@ class StateWatch(Hooks):
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
         whole = _joined(self.feed_forward)
         feed_forward, tokens_of_pass = whole[:, :, places], whole.shape[1:3]
-        final = self.final[0][:, places].clone() if self.final else None
+        final = self.final[0] if self.final else None
+        if final is not None:  # the network may leave its own tokens out before the norm
+            final = final[:, places if final.shape[1] == whole.shape[2] else slice(None)].clone()
         prompts, longest = feed_forward.shape[1:3]
         if prompts != len(pack.places):
             raise ArgumentValueError(other_rows(pack.arguments, len(pack.places), prompts))
