@@ -312,7 +312,7 @@ class Layout:
         varies: Whether two passes over the same input gave different states: chance acts in them, or a memory.
         outside: The modules of attentions that ran outside of the blocks, such as those of a decoder behind them.
         first_token: Place of the first token of an input among the states of a live network that puts tokens of its own
-            beside them; None where it puts none, where they were not told apart, and of a stored network.
+            beside them; None where it puts none, where they could not be distinguished, and of a stored network.
     """
 
     blocks: tuple[str, ...]
