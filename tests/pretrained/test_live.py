@@ -283,7 +283,7 @@ def test_quantised_weights_are_read_where_they_act_linearly() -> None:
 def test_what_is_no_network_of_blocks_is_refused_in_one_line() -> None:
     plain = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     with pytest.raises(
-        CheckpointError, match=r"a transformers network with a list of blocks, got a Sequential .*inputs="
+        CheckpointError, match=r"Sequential: expected a transformers network, or an example of its input, got .*inputs="
     ):
         load(plain)
     with pytest.raises(CheckpointError, match=r"a list of blocks .*, got none"):

@@ -134,7 +134,10 @@ def test_a_model_that_cannot_be_read_is_one_line_and_trains_on(
         computed.append(losses_of(run))
     assert computed[0] == computed[1]
     (line,) = (record.message for record in caplog.records if record.name == "tokendynamics")
-    assert line.startswith("step 0: not measured: model: expected a transformers network with a list of blocks")
+    assert line.startswith(
+        "step 0: not measured: _Unreadable: expected a transformers network, or an example of its input"
+    )
+    assert "pass inputs=" in line
     assert line.endswith("; training continues")
     assert monitor.status in line
     assert monitor.dataset.step.values.tolist() == [0]

@@ -397,7 +397,7 @@ def live_checkpoint(
         origin.name += f" with {remedies[0][1].words}"
     first = next(part.parameters(), None)
     if first is None:
-        raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
+        raise CheckpointError(expected(name, "a network with weights", "one without any"))
     _check_in_memory(part, name)
     settings: Any = getattr(part, "config", None)
     if hasattr(settings, "to_dict"):

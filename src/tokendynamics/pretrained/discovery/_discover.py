@@ -155,8 +155,8 @@ def _discovered(
     if names[0] != names[1]:
         wanted, advice = "a network that runs the same blocks for all inputs", "switch off what ends a pass early"
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, " and then ".join(names), advice))
-    _check_one_sequence(quiet_blocks)
-    _check_sums(quiet_blocks, first)
+    _check_one_sequence(network, quiet_blocks)
+    _check_sums(network, quiet_blocks, first)
     start = quiet_blocks[0].call
     check_one_sequence(network, inputs, quiet_blocks)
     check_axes(network, inputs, quiet_blocks, first)
@@ -237,7 +237,7 @@ def _outside(network: nn.Module, blocks: Sequence[BlockCall], recorded: Pass) ->
     return tuple(dict.fromkeys(names))
 
 
-def _check_sums(blocks: Sequence[BlockCall], recorded: Pass) -> None:
+def _check_sums(network: nn.Module, blocks: Sequence[BlockCall], recorded: Pass) -> None:
     """Refuse a single block whose input is added to its output outside of it: what it gives is then no state."""
     block = blocks[0].call
     if len(blocks) > 1 or block.x is None or block.x.shape != block.y.shape:
@@ -248,17 +248,17 @@ def _check_sums(blocks: Sequence[BlockCall], recorded: Pass) -> None:
     if any(x.shape == total.shape and float((x - total).abs().max()) <= near for x in later):
         came = f"{block.name}, to whose output the network adds the input outside of it"
         advice = "put the sum into one module with it"
-        raise LayoutNotFoundError(expected("spec", "a network whose blocks give its states", came, advice))
+        raise LayoutNotFoundError(expected(type(network).__name__, "blocks that give the states", came, advice))
 
 
-def _check_one_sequence(blocks: Sequence[BlockCall]) -> None:
+def _check_one_sequence(network: nn.Module, blocks: Sequence[BlockCall]) -> None:
     """Refuse blocks of which some are those of PyTorch's decoders and others are not: they are of two sequences."""
     decoding = [isinstance(block.call.module, nn.TransformerDecoderLayer) for block in blocks]
     if any(decoding) and not all(decoding):
         names = (blocks[decoding.index(decodes)].call.name for decodes in (False, True))
         came = "those of an encoder ({}) and of a decoder ({})".format(*names)
         advice = "load one of them, the module itself, with inputs= of its own forward pass"
-        raise LayoutNotFoundError(expected("spec", "a network with blocks over one sequence", came, advice))
+        raise LayoutNotFoundError(expected(type(network).__name__, "blocks over one sequence", came, advice))
 
 
 def _blocks(network: nn.Module, recorded: Pass) -> list[BlockCall]:

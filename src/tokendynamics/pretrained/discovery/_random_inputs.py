@@ -41,9 +41,9 @@ def random_inputs(network: Any, seed: int = 1) -> MakeInputs:
     """
     config = getattr(network, "config", None)
     if getattr(network, "main_input_name", None) is None or config is None:
-        advice = "pass inputs=, a function that makes the arguments for a given number of inputs"
-        came = f"a {type(network).__name__} of your own"
-        raise LayoutNotFoundError(expected("spec", "a transformers network with a list of blocks", came, advice))
+        advice = "pass inputs=, an example of the arguments of its forward pass, to td.load or td.Monitor"
+        wanted = "a transformers network, or an example of its input"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, "code of your own alone", advice))
     name = main_input_of(network)
 
     @cache

@@ -142,12 +142,14 @@ def scored_ids(network: nn.Module, arguments: Mapping[str, Any]) -> int | None:
     with Hooks() as hooks, quietly(network), torch.no_grad():
         for table in (module for module in network.modules() if isinstance(module, nn.Embedding)):
             hooks.callback(table.register_forward_pre_hook(note).remove)
-        output = network(**copied(arguments))
+        with as_before(network):
+            output = network(**copied(arguments))
         for count in dict.fromkeys(rows):
             scores, changed = logits_of(output, ids, count), ids.clone()
             changed[:, -1] = (ids[:, -1] + 1) % count
             other = {name: changed if value is ids else value for name, value in arguments.items()}
-            again = logits_of(network(**copied(other)), ids, count)
+            with as_before(network):
+                again = logits_of(network(**copied(other)), ids, count)
             if scores is not None and again is not None:
                 size = float(scores.abs().max())
                 gap = float((again - scores)[:, :-1].abs().max())
