@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from importlib.resources import files
@@ -74,6 +75,12 @@ def render(
             **parts,
         )
     )
+
+
+def conventions(*keys: str, **words: Any) -> tuple[Convention, ...]:
+    """Return the conventions of a page by their keys in conventions.toml, with the words put into their braces."""
+    stored = tomllib.loads(resource("conventions.toml"))
+    return tuple(Convention(**{part: text.format(**words) for part, text in stored[key].items()}) for key in keys)
 
 
 def piece(template: str, **parts: Any) -> Markup:

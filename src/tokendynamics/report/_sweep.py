@@ -12,9 +12,9 @@ from tokendynamics.figures.axes import Parameter, parameter
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.outcomes import OutcomeCurves, OutcomeMap, Shares
 from tokendynamics.numerics.intervals import wilson
-from tokendynamics.report._page import page_of, render, shortened
+from tokendynamics.report._page import conventions, page_of, render, shortened
 from tokendynamics.sweeps.systems.results import SweepResult, with_intervals
-from tokendynamics.words import Convention, count, fixed, number, percent, plural
+from tokendynamics.words import count, fixed, number, percent, plural
 
 _ROUNDING = 1e-9
 
@@ -335,7 +335,7 @@ def sweep_page(result: SweepResult) -> str:
         "sweep.html.jinja",
         title=f"{result.title}: how often does each outcome occur?",
         sections=_sections(result) if run else [],
-        conventions=_CONVENTIONS,
+        conventions=conventions("wilson", "along", "changes_most", "undecided"),
         manifest={name: shortened(value) for name, value in result.manifest.items()},
         files=result.files,
         name=result.title,
@@ -363,28 +363,3 @@ def _page_table(shares: xr.Dataset) -> Table:
         rows.append(cells([word, share.count, share.count / share.total, *share.interval]))
     kind = kind_of(shares).capitalize()
     return Table(f"{kind} of all systems, with 95 % intervals", (kind, "Systems", "Share", "Low", "High"), tuple(rows))
-
-
-_CONVENTIONS = (
-    Convention(
-        "Intervals",
-        "are Wilson’s, of 95 %, of the probability with which a system drawn at a point ends in that way",
-        "shares of few systems would look as sure as those of many",
-    ),
-    Convention(
-        "Along a parameter",
-        "systems of all values of the others are counted together, with the weight that the design gives them",
-        "an effect that is opposite at two values of another parameter would show, which cancels here: see the maps",
-    ),
-    Convention(
-        "What changes most",
-        "is the largest difference of any two values; it was looked for, so that of many values some differ by chance, "
-        "and intervals that just do not overlap are a weak sign",
-        "a difference would have to be named before the sweep",
-    ),
-    Convention(
-        "Undecided",
-        "is what neither rests nor has met at the end of its run; of these a longer run may decide some",
-        "they would be counted with an outcome that they have not reached",
-    ),
-)

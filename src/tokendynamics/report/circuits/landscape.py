@@ -17,9 +17,9 @@ from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
 from tokendynamics.figures.rows import Intervals, Row
 from tokendynamics.figures.svg import Key
-from tokendynamics.report._page import page_of
-from tokendynamics.report.circuits.page import INTERACTION, SENDER_FIRST, CircuitsReport, circuits_page, size_of_task
-from tokendynamics.words import Convention, number, percent_estimate, plural
+from tokendynamics.report._page import conventions, page_of
+from tokendynamics.report.circuits.page import CircuitsReport, circuits_page, size_of_task
+from tokendynamics.words import number, percent_estimate, plural
 
 _COLOURS = {"global minimum": BLUE, "at infinity": ORANGE, "strict saddle": NEGATIVE}
 _LEAST = 1e-12
@@ -174,29 +174,6 @@ def _shares_table(basins: Basins) -> Table:
     return Table(f"Shares of {plural(len(basins.runs), 'start')} with 95 % confidence intervals", columns, tuple(rows))
 
 
-_EXPECTED = Convention(
-    "Loss of a landscape",
-    "the exact expectation over independent categories, in closed form, summed over the tokens from the second on",
-    "a sample of sequences would add noise to losses and gradients",
-)
-
-
-_RELATIVE = Convention(
-    "Gradient",
-    "multiplied by the norm of the point and divided by the loss without output: it has no units and does not depend "
-    "on the scaling of q against v",
-    "scaling alone could make a gradient small",
-)
-
-
-_MIXING = Convention(
-    "T",
-    "1 − Σ p², p the law: the probability that two categories differ, and the loss per token of always predicting the "
-    "mean",
-    "other measures of the diversity of categories would not give the limit T/M of the loss",
-)
-
-
 _PREDICTED = {
     "3.1": "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ q[j, i] xⱼ, xⱼ the one-hot of Xⱼ, q over positions",
     "3.2": "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ w[j, i] xⱼ, xⱼ the one-hot of Xⱼ, each column of w a softmax over "
@@ -229,6 +206,7 @@ def landscape_report(survey: LandscapeSurvey, manifest: Mapping[str, Any], files
         "basins-section", "Where does descent end?", figures=(basins_figure(runs), endings_figure(runs, marks))
     )
     descent = f"{plural(len(runs.runs), 'start')}, {runs.method}, at most {plural(runs.budget, 'step')}"
+    last = "interaction" if survey.section == "3.3" else "mixing"
     return CircuitsReport(
         question="where can descent end?",
         name=survey.name,
@@ -239,7 +217,7 @@ def landscape_report(survey: LandscapeSurvey, manifest: Mapping[str, Any], files
             ("Descent", f"{descent}, seed {runs.seed}"),
         ),
         sections=(_points_section(survey), ends),
-        conventions=(SENDER_FIRST, _EXPECTED, _RELATIVE, INTERACTION if survey.section == "3.3" else _MIXING),
+        conventions=conventions("sender_first", "expected_loss", "relative_gradient", last),
         manifest=manifest,
         files=tuple(files),
     )

@@ -22,10 +22,8 @@ from tokendynamics.figures.fits import Fit, Fits, Level, LossesOverSteps
 from tokendynamics.figures.palette import AXIS, GREEN, ORANGE
 from tokendynamics.figures.rows import Intervals, Row
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.report._page import page_of
+from tokendynamics.report._page import conventions, page_of
 from tokendynamics.report.circuits.page import (
-    INTERACTION,
-    SENDER_FIRST,
     CircuitsReport,
     attention_weights,
     circuits_page,
@@ -34,7 +32,7 @@ from tokendynamics.report.circuits.page import (
     model_facts,
     task_facts,
 )
-from tokendynamics.words import Convention, count, number, percent, plural
+from tokendynamics.words import count, number, percent, plural
 
 
 def answers_table(answers: tuple[Answer, ...]) -> Table:
@@ -210,29 +208,7 @@ def _table(records: Sequence[LearningRecord]) -> Table:
     return Table("Mean squared error before each outer step, and at the end", columns, tuple(rows))
 
 
-_TOKENS = Convention(
-    "Tokens",
-    "each token is a one-hot of its category followed by a one-hot of its position; categories count from 1, and "
-    "q_true has the previous category first",
-    "with the previous category second, q_true and every learned block would be transposed",
-)
-
-
-_LOSS = Convention(
-    "Loss",
-    "the mean squared error over the tokens from the second on; the first token has no previous one",
-    "with the first token, constructions that do not give 0 there would have a larger loss",
-)
-
-
-_VERDICT = Convention(
-    "Verdict",
-    "by path patching and ablation, which change the model and measure its output; a part counts from a tenth of the "
-    "interaction; “either” means that each part computes most of it when the other is ablated",
-    "decodable information and the appearance of weights would count although the model may not use them",
-)
-
-
+_CONVENTIONS = ("tokens", "sender_first", "pair_loss", "interaction")
 Meant = Literal["exact", "approximate", "wrong"]
 """What a construction should be: exact, correct up to an error that no weights remove, or wrong as printed."""
 
@@ -274,7 +250,7 @@ def built_report(
         findings=tuple(findings),
         facts=(*task_facts(model.task), *model_facts(model)),
         sections=sections,
-        conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION),
+        conventions=conventions(*_CONVENTIONS),
         manifest=manifest,
         files=tuple(files),
     )
@@ -300,7 +276,7 @@ def evidence_report(
         findings=_evidence_findings(evidence),
         facts=(*task_facts(model.task), *model_facts(model)),
         sections=sections,
-        conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION, _VERDICT),
+        conventions=conventions(*_CONVENTIONS, "verdict"),
         manifest=manifest,
         files=tuple(files),
     )
@@ -334,7 +310,7 @@ def learning_report(
         findings=(*seeds.sentences, about, *(_evidence_findings(evidence) if evidence else (stopped,))),
         facts=(*task_facts(shown.task), *_recipe_facts(shown), *model_facts(model)),
         sections=(seeds, *([_instruments_section(evidence)] if evidence else []), *_weights_sections(model, head)),
-        conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION, _VERDICT),
+        conventions=conventions(*_CONVENTIONS, "verdict"),
         manifest=manifest,
         files=tuple(files),
     )

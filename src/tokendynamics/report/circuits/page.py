@@ -16,20 +16,6 @@ from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.report._page import made, page_of, render
 from tokendynamics.words import UNDEFINED, Convention, fixed, number, plural
 
-SENDER_FIRST = Convention(
-    "kᵗq",
-    "rows are the sender's features, columns the receiver's",
-    "with the receiver first it would be transposed, like the matrix qk in the rest of this package",
-)
-
-
-INTERACTION = Convention(
-    "Interaction",
-    "the part of q_true that is no sum f(previous) + g(current): q_true less the means of its rows and of its columns "
-    "under the law, plus the mean of all; shares of logic are shares of it",
-    "with sums counted as logic, a network that only adds would seem to do logic",
-)
-
 
 def size_of_task(law: Tensor, positions: int) -> str:
     """Return N with the law, and M."""

@@ -9,13 +9,13 @@ from typing import Any
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.figures.figure import Section, Table, cells
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.report._page import page_of, render, shortened
+from tokendynamics.report._page import conventions, page_of, render, shortened
 from tokendynamics.report.simulation import _sections
 from tokendynamics.report.simulation._ends import ends, findings
 from tokendynamics.report.simulation._run import Shown, shown
 from tokendynamics.specification import Simulation
 from tokendynamics.theorems import Certificate
-from tokendynamics.words import Convention, duration, moment, number, plural, written
+from tokendynamics.words import duration, moment, number, plural, written
 
 _SPACES = {"free": "in free space", "sphere": "on the unit sphere", "ellipsoid": "on an ellipsoid"}
 
@@ -90,7 +90,7 @@ def simulation_page(trajectory: Trajectory, account: Account | None = None) -> s
         "simulation.html.jinja",
         title=f"{account.title}: where do the tokens go?",
         sections=[*_sections(run, endings, account.system), *_statements(account.certificates or ())],
-        conventions=_CONVENTIONS,
+        conventions=conventions("end", "over_time", "clusters", "numbering"),
         manifest={name: shortened(value) for name, value in account.manifest.items() if name not in _PER_SYSTEM},
         files=account.files,
         name=account.title,
@@ -128,30 +128,6 @@ def _facts(run: Shown, manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "started" in manifest:
         facts.insert(0, ("Made", f"{moment(manifest['started'])}, in {duration(manifest.get('duration_seconds'))}"))
     return [(name, text) for name, text in facts if text]
-
-
-_CONVENTIONS = (
-    Convention(
-        "The end",
-        "is the last state of a system, at the last time or where its run ended earlier",
-        "a diverged system would count with states that it never had",
-    ),
-    Convention(
-        "Systems over time",
-        "a system counts in the curves up to the end of its run",
-        "systems that ended early would look as if they rested at their last state",
-    ),
-    Convention(
-        "Clusters",
-        "are groups of directions joined by angles of at most 5° (single linkage), as in the figures of positional",
-        "a wider angle gives fewer clusters, a narrower one more",
-    ),
-    Convention(
-        "Numbering",
-        "systems are counted from 0, as in the data; tokens from 1, as in the papers",
-        "labels would differ from those of the other figures",
-    ),
-)
 
 
 @page_of.register(Simulation)

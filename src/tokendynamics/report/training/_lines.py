@@ -8,7 +8,6 @@ from dataclasses import replace
 from tokendynamics.figures.axes import time_axis
 from tokendynamics.figures.curves import Curve, Curves, Panels, Rule, columns, described, table
 from tokendynamics.figures.figure import Figure
-from tokendynamics.words import Convention
 
 _STEPS_HEIGHT = 260
 _ROOM = 1.02
@@ -69,12 +68,6 @@ MEASURES = {
     ),
 }
 
-ATTENTION_ALONE = Convention(
-    "Attention alone",
-    "is x ← x + attention(x) from the same embeddings with the same weights, without norms, feed-forward parts and "
-    "dropout",
-    "norms hide growth and feed-forward parts restore distance, so the effect of attention would not show",
-)
 
 _LAYERS_HEIGHT = 240
 

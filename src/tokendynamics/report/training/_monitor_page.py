@@ -21,13 +21,13 @@ from tokendynamics.figures.maps import LayerMap, Sign
 from tokendynamics.figures.palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
 from tokendynamics.figures.svg import Key
 from tokendynamics.provenance.manifest import versions
-from tokendynamics.report._page import page_of, piece, render
+from tokendynamics.report._page import conventions, page_of, piece, render
 from tokendynamics.report.diagnosis._page import _GLYPHS
 from tokendynamics.report.training._lines import over_steps
 from tokendynamics.training.monitor.changes import LARGE, ROOM
 from tokendynamics.training.monitor.looks import FINAL_NORM, MEASURED
 from tokendynamics.training.monitor.series import Series, answer, findings, lines
-from tokendynamics.words import Convention, count, number, percent, plural, ranges, written
+from tokendynamics.words import count, number, percent, plural, ranges, written
 
 MOST_LOOKS = 60
 """Most columns of a map: more could not be distinguished."""
@@ -211,7 +211,7 @@ def monitor_page(series: Series) -> str:
         "training.html.jinja",
         title=f"{model}: {_QUESTION}",
         sections=_sections(series.dataset) if any(look.values for look in series.looks) else [],
-        conventions=_CONVENTIONS,
+        conventions=conventions("measurements", "texts", "state", "changes", "step", room=ROOM, large=LARGE),
         manifest={
             "command": series.command,
             "parameters": series.parameters,
@@ -367,34 +367,3 @@ def _line(
     high: np.ndarray | None = None,
 ) -> Curve:  # fmt: skip
     return thinned(styled(name, place, table.step.values, values, low, high))
-
-
-_CONVENTIONS = (
-    Convention(
-        "Measurements",
-        "are made without dropout and autocast, in the weights' own precision, on the trained weights and not on an "
-        "average of them",
-        "a measurement would contain the noise of one pass, or describe another network",
-    ),
-    Convention(
-        "Texts",
-        "are the same at every measurement; κ depends on them, and the untrained network (step 0) is the baseline",
-        "a difference between two steps could be one between texts",
-    ),
-    Convention(
-        "State",
-        "is that of a diagnosis, with the same thresholds, from one measurement. The final norm, where there is one, "
-        "comes after all layers; the state after it has measures of its own",
-        "the last state could be outdated",
-    ),
-    Convention(
-        "Changes",
-        f"are listed where no value within the confidence intervals over texts, nor within {ROOM:g} of the measured "
-        f"one, gives the former state, or where a measure changed by {LARGE:g} or more and intervals do not overlap. "
-        "The first number is from the last measurement in the former state",
-        "layers near a threshold would change back and forth",
-    ),
-    Convention(
-        "Step", "is the number of optimiser steps", "with gradient accumulation, one step would count as several"
-    ),
-)

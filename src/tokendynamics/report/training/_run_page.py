@@ -11,11 +11,11 @@ import numpy as np
 
 from tokendynamics.figures.curves import MOST_POINTS, Curve, Rule, styled, thinned
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.report._page import made, page_of, render, shortened
-from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, over_steps, through_layers
+from tokendynamics.report._page import conventions, made, page_of, render, shortened
+from tokendynamics.report.training._lines import MEASURES, STATES, over_steps, through_layers
 from tokendynamics.training import Record
 from tokendynamics.training.record import answer, course, findings, in_words, measure_of, value
-from tokendynamics.words import Convention, count, number, plural, written
+from tokendynamics.words import count, number, plural, written
 
 _CONDITIONS = {"query_condition": "Q", "contraction_condition": "A", "value_condition": "V"}
 _REAL_PARTS = {"value_real_lowest": "lowest", "value_real_highest": "highest"}
@@ -133,7 +133,7 @@ def run_page(record: Record) -> str:
         "training.html.jinja",
         title=f"{experiment.name}: {_QUESTION}",
         sections=_sections(record),
-        conventions=_CONVENTIONS,
+        conventions=conventions("training_loss", "run_splits", "attention", "conditioning"),
         manifest={name: shortened(entry) for name, entry in record.manifest.items()},
         kind="training",
         name=experiment.name,
@@ -206,26 +206,3 @@ def _experiment(record: Record) -> Table:
         )
         rows += [cells([name, str(shortened(written(setting))) or "none"]) for name, setting in entries.items()]
     return Table("The experiment, as experiment.json has it", ("Entry", "Value"), tuple(rows))
-
-
-_CONVENTIONS = (
-    Convention(
-        "Loss",
-        "is the cross-entropy in nats. Training: mean over the steps since the last logged one, with dropout and "
-        "augmentation. Validation and test: over the whole split, without them",
-        "the two curves could be compared point by point",
-    ),
-    Convention(
-        "Splits",
-        "the validation split is evaluated during training and serves to choose recipes; the test split is measured "
-        "once, after the last step",
-        "a measure that was used for a choice is too good",
-    ),
-    ATTENTION_ALONE,
-    Convention(
-        "Conditioning",
-        "is the worst over the layers: the largest condition number, and the range of the real parts of all "
-        "eigenvalues",
-        "one nearly singular layer would not show in a mean",
-    ),
-)

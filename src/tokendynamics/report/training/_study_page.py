@@ -16,12 +16,12 @@ from tokendynamics.figures.rows import Difference, Differences
 from tokendynamics.figures.svg import Key
 from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.numerics.printable import printable
-from tokendynamics.report._page import made, page_of, piece, render, shortened
-from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, over_steps, through_layers
+from tokendynamics.report._page import conventions, made, page_of, piece, render, shortened
+from tokendynamics.report.training._lines import MEASURES, STATES, over_steps, through_layers
 from tokendynamics.sweeps.study import PairedComparison, StudyResult
 from tokendynamics.sweeps.study.words import ONE_SEED, VERDICTS, about_grid_ends, about_runs, claimed, verdict_of
 from tokendynamics.training.record import FINISHED
-from tokendynamics.words import UNDEFINED, Convention, count, percent, plural, signed
+from tokendynamics.words import UNDEFINED, count, percent, plural, signed
 
 
 def finished_only(result: StudyResult, name: str) -> np.ndarray:
@@ -125,6 +125,9 @@ def _median_line(name: str, place: int, x: np.ndarray, values: np.ndarray) -> Cu
 
 
 _TUNING_QUESTION = "Was every arm tuned well enough?"
+_CONVENTIONS = (
+    "pairs", "t_intervals", "significant", "claims", "detectable", "study_splits", "attention", "unfinished",
+)  # fmt: skip
 _HEIGHT = 280
 _MARGIN = 1.15
 """Factor by which the axis is wider than the grid."""
@@ -411,7 +414,7 @@ def study_page(result: StudyResult) -> str:
         "training.html.jinja",
         title=f"{result.name}: {_PAGE_QUESTION}",
         sections=_sections(result),
-        conventions=_CONVENTIONS,
+        conventions=conventions(*_CONVENTIONS, coverage=T_COVERAGE),
         manifest={name: shortened(value) for name, value in record.items()},
         files=result.files,
         about=piece("specification.html.jinja", text=specification) if specification else NO_MARKUP,
@@ -457,47 +460,3 @@ def _sections(result: StudyResult) -> list[Section]:
 def _of_tuning(result: StudyResult) -> tuple[str, ...]:
     one_seed = (ONE_SEED,) if result.dataset.sizes["tuning_seed"] == 1 else ()
     return (about_grid_ends(result.arms) or "No chosen learning rate is at an end of the grid.", *one_seed)
-
-
-_CONVENTIONS = (
-    Convention(
-        "Pairs",
-        "runs with one seed see the same data in the same order and start from the same weights outside attention, so "
-        "arms are compared seed by seed",
-        "variation between seeds would count as noise and hide smaller differences",
-    ),
-    Convention(
-        "Intervals",
-        f"are t-intervals; those of a difference are over the paired seeds. {T_COVERAGE}",
-        "a mean over two seeds would look as certain as one over ten",
-    ),
-    Convention(
-        "Significant",
-        "means that the confidence interval of a difference excludes zero, without a correction for several intervals",
-        "among many arms that do not differ, some would differ significantly by chance: claims are corrected for that",
-    ),
-    Convention(
-        "Claims",
-        "are tested together: the probability that chance alone decides any of them is at most that of a single "
-        "interval (Holm, 1979)",
-        "of twenty claims about arms that do not differ, one would hold by chance",
-    ),
-    Convention(
-        "Detectable difference",
-        "is the true difference whose interval excludes zero with 80 % probability, given the number of pairs and "
-        "their standard deviation, which is itself estimated from these pairs",
-        "a difference that is not significant would look like no difference",
-    ),
-    Convention(
-        "Splits",
-        "learning rates are chosen on the validation split, with separate seeds; arms are compared on the test "
-        "split, which chooses nothing",
-        "an arm that was tuned longer would look better than it is",
-    ),
-    ATTENTION_ALONE,
-    Convention(
-        "Runs that did not finish",
-        "are excluded from every mean, and their seeds from every pair",
-        "the measure of an incomplete run would be compared with that of a complete one",
-    ),
-)
