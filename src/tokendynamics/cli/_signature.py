@@ -11,8 +11,10 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
+from importlib.resources import files
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -171,6 +173,15 @@ class Folder(click.Path):
 
 
 GLOSSARY = 'Terms such as κ′ and regime are explained on the page "Glossary" of the documentation.'
+_EPILOGS = tomllib.loads(files("tokendynamics.cli").joinpath("epilogs.toml").read_text(encoding="utf-8"))
+
+
+def epilog_of(name: str, before: str = "") -> str:
+    """Return what stands below the options of a command: its entry in epilogs.toml, and the line on the glossary."""
+    kept = _EPILOGS.get(name, "").replace("\\b\n", "\b\n")
+    return f"{before}\n\n{kept}\n{GLOSSARY}"
+
+
 """Printed at the end of every help text."""
 
 _TYPES: Mapping[Any, Any] = {int: whole(), float: click.FLOAT, str: click.STRING, Path: click.Path(path_type=Path)}
@@ -193,7 +204,7 @@ def command(name: str, epilog: str = "") -> Callable[[Callable[..., Any]], click
 
     Args:
         name: The name that is typed.
-        epilog: Printed below the options, before the line on the glossary.
+        epilog: Printed below the options, before the entry of the name in epilogs.toml and the line on the glossary.
 
     >>> @command("greet")
     ... def greet(who: str, *, times: Positive = 1, tone: Literal["mild", "loud"] | None = None) -> None:
@@ -217,7 +228,7 @@ def command(name: str, epilog: str = "") -> Callable[[Callable[..., Any]], click
             return function(**values)
 
         return click.Command(
-            name, callback=call, params=parameters, help=_described(function)[0], epilog=f"{epilog}\n{GLOSSARY}"
+            name, callback=call, params=parameters, help=_described(function)[0], epilog=epilog_of(name, epilog)
         )
 
     return made

@@ -18,23 +18,8 @@ if TYPE_CHECKING:
     from tokendynamics.specification import Simulation
     from tokendynamics.theorems import Condition
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics simulate --example list               names of examples
-  tokendynamics simulate --example fig3 > fig3.toml   one of them
-  tokendynamics simulate fig3.toml                    writes simulation-fig3
-  tokendynamics simulate fig3.toml --out run --json
-  tokendynamics check fig3.toml                       theorems only
 
-The folder holds report.html, trajectory.zarr, certificates.json, manifest.json, a copy of the file, and the figures.
-A system that ends before the horizon keeps its last state. The table of statuses reports it, and the exit code is
-still 0. After Ctrl-C the states reached are saved with the status "interrupted", without figures and page, and the exit
-code is 130.
-"""
-
-
-@command("simulate", _EPILOG)
+@command("simulate")
 @says_what_is_kept
 def simulate_command(
     spec: SpecFile | None = None,

@@ -15,21 +15,8 @@ from tokendynamics.cli._terminal import Console, command_line, echo_json, table
 if TYPE_CHECKING:
     from tokendynamics.sweeps.study import StudyResult
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics study --example list                  names of examples
-  tokendynamics study --example table1 > table1.toml
-  tokendynamics study table1.toml                     writes study-table1 and study-table1-report
-  tokendynamics study table1.toml --resume            continues after a stop, and repeats failed runs
-  tokendynamics study table1.toml --scheduler tcp://10.0.0.1:8786 --out /shared/table1
 
-The folder study-SPEC-report holds report.html, study.json, the tables (CSV) and the dataset (Zarr).
-With a scheduler on other machines, --out must be a folder that all its workers share.
-"""
-
-
-@command("study", _EPILOG)
+@command("study")
 def study_command(
     spec: SpecFile | None = None, *, example: str | None = None, out: OutFolder | None = None, running: Running
 ) -> None:

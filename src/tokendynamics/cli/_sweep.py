@@ -15,21 +15,8 @@ from tokendynamics.cli._terminal import Console, command_line, echo_json, table
 if TYPE_CHECKING:
     import xarray as xr
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics sweep --example list                  names of examples
-  tokendynamics sweep --example outcomes > outcomes.toml
-  tokendynamics sweep outcomes.toml                   writes sweep-outcomes.zarr and sweep-outcomes-report
-  tokendynamics sweep outcomes.toml --resume          continues after a stop
-  tokendynamics sweep outcomes.toml --scheduler tcp://10.0.0.1:8786
 
-The folder sweep-SPEC-report holds report.html, the phase diagram (PNG, SVG) and shares.csv.
-Results depend only on the file, to the last bit: not on the workers, nor on when and how often the sweep was stopped.
-"""
-
-
-@command("sweep", _EPILOG)
+@command("sweep")
 def sweep_command(
     spec: SpecFile | None = None, *, example: str | None = None, out: OutFolder | None = None, running: Running
 ) -> None:

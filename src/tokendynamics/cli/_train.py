@@ -19,26 +19,6 @@ from tokendynamics.cli._terminal import Console, command_line, echo, echo_json, 
 if TYPE_CHECKING:
     from tokendynamics.training import Experiment, Record
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics train list                            presets, one line each
-  tokendynamics train bytes-small --regime divergence
-  tokendynamics train bytes-small --regime divergence --resume
-  tokendynamics train enwik8 --data ~/data/enwik8 --remedy diagonal --set model.positions=decoupled
-  tokendynamics train enwik8 --data ~/data/enwik8 --sample-every 500
-  torchrun --nproc-per-node 4 --no-python tokendynamics train imagenet --data ~/data/imagenet
-  tokendynamics diagnose train-bytes-small/model      the tokens of the trained network
-
-\b
-A step takes recipe.batch × recipe.accumulation items on each process. The steps of wikitext103 assume 2
-processes, those of imagenet 4 ('train list'). With fewer, raise recipe.accumulation to the value that a run prints.
-
-\b
-The folder holds record.json (losses, measures, norms and distances through the layers), report.html,
-model (which transformers and tokendynamics read), checkpoints, logs for TensorBoard, and samples.
-"""
-
 
 class Setting(click.ParamType):
     """An entry of the experiment, such as model.hidden_size=128 or recipe.steps=1000; the value is JSON, or a text.
@@ -95,7 +75,7 @@ class Changing:
         return {"regime": self.regime, "remedy": self.remedy, "data": self.data, "seed": self.seed, **changes}
 
 
-@command("train", _EPILOG)
+@command("train")
 def train_command(
     preset: str,
     *,

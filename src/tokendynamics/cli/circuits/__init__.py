@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tokendynamics.cli._signature import GLOSSARY as _GLOSSARY
+from tokendynamics.cli._signature import epilog_of as _epilog_of
 from tokendynamics.cli.circuits._build import build_command
 from tokendynamics.cli.circuits._evidence import evidence_command
 from tokendynamics.cli.circuits._landscape import landscape_command
@@ -13,21 +13,11 @@ from tokendynamics.cli.circuits._options import Group as _Group
 
 __all__ = ["circuits_group"]
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics circuits build solution-2 -N 4 --x "1,3,2,2"
-  tokendynamics circuits build solution-1-printed --q-true digits
-  tokendynamics circuits evidence mixture --out evidence-mixture
-  tokendynamics circuits landscape 3.1 --starts 100
-  tokendynamics circuits learn solution-2 --seeds 5 --out learned-2
-"""
-
 
 @click.group(
     "circuits",
     cls=_Group,
-    epilog=f"{_EPILOG}\n{_GLOSSARY}",
+    epilog=_epilog_of("circuits"),
     commands=[build_command, landscape_command, learn_command, evidence_command],
 )
 def circuits_group() -> None:

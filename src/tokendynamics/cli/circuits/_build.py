@@ -21,20 +21,8 @@ if TYPE_CHECKING:
     from tokendynamics.circuits.constructions.comparison import TaskComparison
     from tokendynamics.report.circuits.models import Meant
 
-_EPILOG = f"""
-SOLUTION is one of {", ".join(SOLUTIONS)}.
 
-\b
-Examples:
-  tokendynamics circuits build solution-1 --x "1,3,2,2"
-  tokendynamics circuits build solution-1-printed -N 3 --out printed   the pairs for which it fails
-  tokendynamics circuits build solution-2 --q-true mine.csv -M 20 --json
-  tokendynamics circuits build softmax-3 --sharpness 10
-  tokendynamics circuits build softmax-2 -M 200   exact up to about 1/√M
-"""
-
-
-@command("build", _EPILOG)
+@command("build", f"SOLUTION is one of {', '.join(SOLUTIONS)}.")
 @says_what_is_kept
 def build_command(
     solution: str,

@@ -22,19 +22,11 @@ if TYPE_CHECKING:
     from tokendynamics.circuits import OneLayerTransformer
     from tokendynamics.circuits.learning import LearningRecord
 
-_EPILOG = f"""
-MODEL is the folder of a learned model (or of several, as 'circuits learn' writes it), or one of
-{", ".join(SOLUTIONS)}.
 
-\b
-Examples:
-  tokendynamics circuits evidence solution-2 -N 6 -M 16
-  tokendynamics circuits evidence mixture --share 0.3 --out evidence-mixture
-  tokendynamics circuits evidence learned-2/seed-0 --json
-"""
+_MODEL = "MODEL is the folder of a learned model (or of several, as 'circuits learn' writes it), or one of"
 
 
-@command("evidence", _EPILOG)
+@command("evidence", f"{_MODEL} {', '.join(SOLUTIONS)}.")
 @says_what_is_kept
 def evidence_command(
     model: str,

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
 _FUNCTIONAL = "random:0"
 _WRAPS = "definition"
-_EPILOG = """
-\b
-3.1  attention on positions only, linear
-3.2  attention on positions only, softmax
-3.3  attention on categories only
-
-\b
-Examples:
-  tokendynamics circuits landscape 3.1
-  tokendynamics circuits landscape 3.2 --starts 40
-  tokendynamics circuits landscape 3.3 --q-true mine.npy --out landscape-3.3
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +53,7 @@ class Surveying:
     budget: int = 600
 
 
-@command("landscape", _EPILOG)
+@command("landscape")
 @says_what_is_kept
 def landscape_command(
     section: Annotated[Literal["3.1", "3.2", "3.3"], Option(metavar="WHICH")],

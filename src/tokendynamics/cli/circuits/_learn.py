@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 _BYTES = 32
 """Bytes for each token of the evidence, checked first since the evidence is measured only after the training."""
 
-_EPILOG = """
-\b
-Examples:
-  tokendynamics circuits learn solution-2 --out learned-2
-  tokendynamics circuits learn combined --flavour towards-2 --seeds 3 --out learned-c2
-  tokendynamics circuits learn combined -N 10 -M 50 --batch 1000 --seeds 1 --out full   the paper's size
-
-Each seed has its own folder (record.json, parameters.npz). After Ctrl-C the same command continues where it was
-interrupted; finished seeds are not trained again.
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class LearnRecipe:
@@ -57,7 +46,7 @@ class LearnRecipe:
     hidden: int | None = None
 
 
-@command("learn", _EPILOG)
+@command("learn")
 def learn_command(
     architecture: Annotated[
         Literal["solution-1", "solution-2", "solution-3", "combined"], Option(metavar="ARCHITECTURE")
