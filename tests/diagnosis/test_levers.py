@@ -585,8 +585,8 @@ def test_the_advice_says_the_same_without_symbols() -> None:
     )
     assert _advice(0.4, 0.4, replace(_trial(-0.3, 0.01), alpha=0.0)).startswith(f"{one}Without it, {lowered}, and")
     assert _advice(0.4, 0.4, _trial(-0.3, float("nan"))) == (
-        f"{one}With it scaled by 0.5, {lowered}. The cost is unknown because the network has no head that predicts the "
-        "next token, so no change is recommended."
+        f"{one}With it scaled by 0.5, {lowered}. The cost is unknown because no head that predicts the next token "
+        "was found, so no change is recommended."
     )
     every = _advice(0.9, 0.9, _trial(-0.1, 0.5))
     still = "{} the one part tried, the attention of layer 1, {} leaves similarity at 0.80."

@@ -174,6 +174,17 @@ def test_scores_that_do_not_predict_the_next_token_are_no_loss(kind: type[nn.Mod
     )
 
 
+@pytest.mark.parametrize("kind", [_OfTheLast, _Bidirectional])
+def test_the_page_says_why_the_loss_is_unknown(kind: type[nn.Module]) -> None:
+    _, ckpt, texts = _loaded(kind)
+    levers = td.levers(ckpt, texts)
+    reason = levers.table.attrs["no_loss"]
+    assert reason == td.what_if(ckpt, texts, {"layer 1 attention": 0}).attrs["no_loss"]
+    assert "no_loss" not in td.levers(ckpt, texts, loss=lambda network: 0.0).table.attrs
+    if "unknown cost" in levers.text:
+        assert f"because {reason}" in levers.text
+
+
 def test_layers_are_read_through_the_head() -> None:
     network, ckpt, _ = _loaded(_Returned)
     ids = _texts()[3]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tokendynamics.diagnosis.comparing._first_difference import ROUNDINGS
 from tokendynamics.diagnosis.gating.sensitivities import sensitivities
-from tokendynamics.diagnosis.gating.trials import NO_HEAD, NOT_CAUSAL, STREAMED, read_losses
+from tokendynamics.diagnosis.gating.trials import read_losses, why_without_loss
 from tokendynamics.diagnosis.network import part_of_layer, sizes_differ
 from tokendynamics.diagnosis.tracing._together import nearest_layers
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, mean_with_interval
@@ -87,9 +87,9 @@ def halved_parts(
     counted = torch.ones(len(given[0]), dtype=torch.bool) if different is None else torch.from_numpy(different)
     by_model, unknown = [], []
     for ckpt, texts in zip(ckpts, given, strict=True):
-        why = _why_without_loss(ckpt)
+        why = _parts_unknown(ckpt)
         losses = None if why else _losses(ckpt, texts, report)
-        unknown.append(why or ("" if losses is not None else NO_HEAD))
+        unknown.append(why or ("" if losses is not None else why_without_loss(ckpt)))
         shapes = ((), (ckpt.architecture.layers, len(PARTS)))
         by_model.append(losses or _Losses(*(torch.full((len(texts), *rest), torch.nan).double() for rest in shapes)))
     depth, prompts = max(ckpt.architecture.layers for ckpt in ckpts), len(given[0])
@@ -112,14 +112,14 @@ def halved_parts(
     return HalvedParts(xr.Dataset(variables, coords=coords), tuple(unknown), unpaired)
 
 
-def _why_without_loss(ckpt: Checkpoint) -> str:
+def _parts_unknown(ckpt: Checkpoint) -> str:
     """Return why parts of a network are not halved; empty if they are."""
-    if ckpt.streamed:
-        return STREAMED
-    for place, layer in enumerate(ckpt.layout.layers, start=1):
-        if layer.residual is None:
-            return f"the parts of layer {place} were not identified ({layer.problem})"
-    return "" if ckpt.causal else NOT_CAUSAL
+    if ckpt.streamed or not ckpt.causal:
+        return why_without_loss(ckpt)
+    unread = (place for place, layer in enumerate(ckpt.layout.layers, start=1) if layer.residual is None)
+    if (layer := next(unread, 0)) == 0:
+        return ""
+    return f"the parts of layer {layer} were not identified ({ckpt.layout.layers[layer - 1].problem})"
 
 
 def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _Losses | None:

@@ -266,6 +266,8 @@ def _as_dataset(
         "bound": ["low", "high"],
     }
     attrs = {"model": ckpt.name, "where": first.where, "loss_unit": costs.unit.strip()}
+    if np.isnan(first.loss).all() and not costs.given:
+        attrs["no_loss"] = costs.why_unknown
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 

@@ -269,7 +269,7 @@ class LeverWords:
         if np.isnan(best.loss_change.value):
             return (
                 f"A single part causes most of the similarity: {_named(best)}. {lowers}. The cost is unknown because "
-                "the network has no head that predicts the next token, so no change is recommended."
+                f"{self.costs.why_unknown}, so no change is recommended."
             )
         return (
             f"A single part causes most of the similarity: {_named(best)}. {lowers}, and the loss changes by "
@@ -293,7 +293,7 @@ class LeverWords:
         if np.isnan(best.loss_change.value):
             return (
                 f"A single part causes most of the similarity, at an unknown cost: {_named(best)}. {lowers} {change}. "
-                "Whether that helps is not measured because the network has no head that predicts the next token."
+                f"Whether that helps is not measured because {self.costs.why_unknown}."
             )
         loss = f"the loss by {best.loss_change.as_change}{self.costs.unit}"
         return f"A single part causes most of the similarity: {_named(best)}. {lowers} {change}, {loss}."
@@ -338,7 +338,7 @@ class LeverWords:
         which += f" at an estimated cost of at most {limit}" if cheap else ""
         cost = f"and the loss by {best.loss_change.as_change}{self.costs.unit}"
         if np.isnan(best.loss_change.value):
-            cost = "at an unknown cost, because the network has no head that predicts the next token"
+            cost = f"at an unknown cost, because {self.costs.why_unknown}"
         change = f"changes it by {best.kappa_change.as_change}"
         return f"{which}, {_named(best)} at α = {best.alpha:g}, {change} {cost}."
 

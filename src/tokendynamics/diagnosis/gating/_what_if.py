@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from tokendynamics.diagnosis.gating.sensitivities import losses_of
-from tokendynamics.diagnosis.gating.trials import NO_HEAD, NOT_CAUSAL, STREAMED
+from tokendynamics.diagnosis.gating.trials import why_without_loss
 from tokendynamics.diagnosis.tracing._together import Together, nearest_layers, run_together
 from tokendynamics.diagnosis.tracing.layer_states import layer_states
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, Estimates, mean_with_interval
@@ -193,15 +193,9 @@ def what_if(
     with reporting(progress) as report:
         together = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report, losses_of)
     attrs = {"model": ckpt.name, "changes": variant.words, "intervals": _INTERVALS}
-    attrs["no_loss"] = _why_without_loss(ckpt) if together.losses[0] is None else ""
+    attrs["no_loss"] = why_without_loss(ckpt) if together.losses[0] is None else ""
     attrs["sinks"] = together.traces[0].attrs["sinks"]
     return _as_dataset(together).assign_attrs(attrs)
-
-
-def _why_without_loss(ckpt: Checkpoint) -> str:
-    if ckpt.streamed:
-        return STREAMED
-    return NO_HEAD if ckpt.causal else NOT_CAUSAL
 
 
 def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float, ...], ...]]:

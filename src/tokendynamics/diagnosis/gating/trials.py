@@ -28,11 +28,6 @@ from tokendynamics.words import estimate, places_for, signed
 Loss: TypeAlias = Callable[[nn.Module], Any]
 """A function of a network, with its language head where there is one, that returns one number; lower is better."""
 
-NO_HEAD = "no head that predicts the next token was found"
-STREAMED = "its blocks are streamed from disk"
-NOT_CAUSAL = "it is not known to predict the next token from earlier ones alone"
-"""Why a network that runs has no loss."""
-
 CONFIDENCE = 0.95
 """Of each interval by itself: several candidates are tried, so that a share of the lowered κ is asked for as well."""
 
@@ -285,6 +280,11 @@ class Costs:
             came, advice = f"{shown(self._plain)} and {shown(again)}", "fix its random seed and its batch"
             raise ArgumentValueError(expected("loss", "the same number for the same network", came, advice))
 
+    @property
+    def why_unknown(self) -> str:
+        """Why the cross-entropy of the network is not known where that is so, as a clause."""
+        return why_without_loss(self._ckpt)
+
     def change(self, changes: VariantLike) -> EffectEstimate:
         """Return how much it rises with changes: one number, without an interval; NaN where none is given.
 
@@ -353,6 +353,14 @@ def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) 
 def paired_t(differences: Float64[Tensor, " prompt"]) -> EffectEstimate:
     """Return the mean of paired differences with Student's interval."""
     return jackknife_t(lambda prompts: float(differences[prompts].mean()), len(differences))
+
+
+def why_without_loss(ckpt: Checkpoint) -> str:
+    """Return why a network that gave no logits gave none, as a clause."""
+    if ckpt.streamed:
+        return "its blocks are streamed from disk"
+    causal = "it is not known to predict the next token from earlier ones alone"
+    return "no head that predicts the next token was found" if ckpt.causal else causal
 
 
 def read_losses(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[Tensor, " prompt"] | None:

@@ -27,6 +27,9 @@ _TRIED = (
     "its change is below 0. The 95 % confidence intervals are not corrected for the number of candidates."
 )
 
+_NO_HEAD = "no head that predicts the next token was found"
+"""The reason for want of a loss in results that do not hold it."""
+
 
 def section(diagnosis: Diagnosis) -> Section:
     """Return the section: the answer, what was measured, and the derivatives that chose it."""
@@ -50,7 +53,7 @@ def section(diagnosis: Diagnosis) -> Section:
         _levers_figure(
             table.loss_sensitivity, "levers-loss", "∂loss/∂α (nats)", "Loss",
             f"{_FIRST_ORDER}Below zero, the network predicts worse when the part is turned down.",
-            "Not plotted because there is no loss: no head that predicts the next token was found."
+            f"Not plotted because there is no loss: {table.attrs.get('no_loss', _NO_HEAD)}."
             if unit else "Not plotted because a loss that is passed has no derivative here.",
         ),
     )  # fmt: skip
