@@ -104,7 +104,15 @@ def facts_of(name: str) -> Facts:
             names = [alias.name for alias in node.names if re.match(r"_[^_]", alias.name)]
             if node.module in EVERYTHING and names:
                 private.append(f"{node.module} gives {names} to {name}, of another package")
-    return Facts(imports(tree, name), imports_by_name(tree, name), too_long, private)
+    return Facts(imports(tree, name) | exported(name), imports_by_name(tree, name), too_long, private)
+
+
+def exported(name: str) -> set[str]:
+    """Return the modules whose names a package gives on first use, as its stub says."""
+    stub = EVERYTHING[name].with_suffix(".pyi")
+    nodes = ast.parse(stub.read_text()).body if stub.exists() else []
+    modules = {node.module or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return {f"{name}.{module}" for module in modules} & EVERYTHING.keys()
 
 
 def test_no_module_imports_itself_by_any_way_round():

@@ -1,21 +1,5 @@
 """Trainable attention in a chosen regime."""
 
-from tokendynamics.modules._constrained_attention import ConstrainedAttention
-from tokendynamics.modules._regimes import REGIMES, Regime
-from tokendynamics.modules.matrices import PlacedSpectrum, SignedMatrix
-from tokendynamics.modules.positions import (
-    DecoupledRotary,
-    LearnedPositions,
-    NegativeDiagonal,
-    Rotary,
-    SinusoidalPositions,
-)
+from tokendynamics.numerics.extras import lazy_names
 
-__all__ = [
-    "REGIMES", "ConstrainedAttention", "DecoupledRotary", "LearnedPositions", "NegativeDiagonal", "PlacedSpectrum",
-    "Regime", "Rotary", "SignedMatrix", "SinusoidalPositions",
-]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,0 +1,32 @@
+"""The public names of the package: `lazy_loader` imports each on first use, and type checkers read this file."""
+
+from ._diagnose import diagnose as diagnose
+from ._network_flow import NearStatement as NearStatement
+from ._network_flow import flow_of as flow_of
+from ._network_flow import nearest_statements as nearest_statements
+from .auditing._audit import audit as audit
+from .comparing._compare import compare as compare
+from .comparing.result import Comparison as Comparison
+from .deepening._decode import decode as decode
+from .deepening._decode import logit_lens as logit_lens
+from .deepening._deeper import deeper as deeper
+from .deepening.repeated_passes import passes as passes
+from .deepening.result import Deeper as Deeper
+from .gating._heads import head_effects as head_effects
+from .gating._joint import joint_levers as joint_levers
+from .gating._levers import levers as levers
+from .gating._remedies import remedies as remedies
+from .gating._result import Levers as Levers
+from .gating._what_if import what_if as what_if
+from .result import Convention as Convention
+from .result import Diagnosis as Diagnosis
+from .result import Finding as Finding
+from .tracing._attention_seen import attention_seen as attention_seen
+from .tracing._directions import shared_directions as shared_directions
+from .tracing._one_prompt import token_clusters as token_clusters
+from .tracing._one_prompt import token_paths as token_paths
+from .tracing._source_tokens import source_tokens as source_tokens
+from .tracing.measure import trace as trace
+from .tracing.prompts import repeated_texts as repeated_texts
+from .verdict import Verdict as Verdict
+from .verdict import judge as judge

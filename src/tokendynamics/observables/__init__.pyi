@@ -1,0 +1,37 @@
+"""The public names of the package: `lazy_loader` imports each on first use, and type checkers read this file."""
+
+from ._distances import agreement_with_first as agreement_with_first
+from ._distances import consensus as consensus
+from ._distances import diameter as diameter
+from ._distances import effective_rank as effective_rank
+from ._distances import first_token_function as first_token_function
+from ._distances import mean_pair_cosine as mean_pair_cosine
+from ._distances import norms as norms
+from ._distances import pairwise_distances as pairwise_distances
+from ._distances import rank_one_distance as rank_one_distance
+from ._distances import stable_rank as stable_rank
+from ._interactions import interaction_energy as interaction_energy
+from ._interactions import interaction_sums as interaction_sums
+from ._interactions import log_interaction as log_interaction
+from ._interactions import log_interaction_energy as log_interaction_energy
+from ._interactions import log_interaction_gradient as log_interaction_gradient
+from ._interactions import log_interaction_sums as log_interaction_sums
+from ._interactions import log_potential as log_potential
+from ._interactions import pair_quadratic_form as pair_quadratic_form
+from ._interactions import pair_quadratic_form_rate as pair_quadratic_form_rate
+from ._interactions import potential as potential
+from ._interactions import quadratic_form as quadratic_form
+from ._interactions import quadratic_form_rate as quadratic_form_rate
+from ._interactions import quadratic_form_rate_bound as quadratic_form_rate_bound
+from ._interactions import riemannian_metric as riemannian_metric
+from ._repetition import repetition as repetition
+from .direction_clustering import clusters as clusters
+from .direction_clustering import direction_clusters as direction_clusters
+from .half_space import coordinate_along as coordinate_along
+from .half_space import direction_deficit as direction_deficit
+from .half_space import hemisphere as hemisphere
+from .half_space import hemisphere_function as hemisphere_function
+from .half_space import wendel_probability as wendel_probability
+from .share_decomposition import Shares as Shares
+from .share_decomposition import relative_kappa as relative_kappa
+from .share_decomposition import shares as shares

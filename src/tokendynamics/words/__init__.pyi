@@ -1,0 +1,35 @@
+"""The public names of the package: `lazy_loader` imports each on first use, and type checkers read this file."""
+
+from ._numbers import UNDEFINED as UNDEFINED
+from ._numbers import column as column
+from ._numbers import count as count
+from ._numbers import digits_apart as digits_apart
+from ._numbers import estimate as estimate
+from ._numbers import exponential as exponential
+from ._numbers import factor as factor
+from ._numbers import fixed as fixed
+from ._numbers import interval as interval
+from ._numbers import is_share as is_share
+from ._numbers import multiple as multiple
+from ._numbers import number as number
+from ._numbers import number_of_log as number_of_log
+from ._numbers import percent as percent
+from ._numbers import percent_estimate as percent_estimate
+from ._numbers import places_beyond_zero as places_beyond_zero
+from ._numbers import places_for as places_for
+from ._numbers import places_that_add as places_that_add
+from ._numbers import power_of_ten as power_of_ten
+from ._numbers import share as share
+from ._numbers import signed as signed
+from ._phrases import Convention as Convention
+from ._phrases import Finding as Finding
+from ._phrases import duration as duration
+from ._phrases import in_layers as in_layers
+from ._phrases import indefinite as indefinite
+from ._phrases import listing as listing
+from ._phrases import manifest_entries as manifest_entries
+from ._phrases import moment as moment
+from ._phrases import plural as plural
+from ._phrases import ranges as ranges
+from ._phrases import sentence as sentence
+from ._phrases import written as written
