@@ -36,7 +36,14 @@ from tokendynamics.pretrained.edits.gates import GatedNetwork
 from tokendynamics.pretrained.edits.language_head import LanguageHead, no_head, scored_ids, with_language_head
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
-from tokendynamics.pretrained.encoding import Encoding, encoded, load_image_processor, load_tokenizer, no_tokenizer
+from tokendynamics.pretrained.encoding import (
+    Encoding,
+    as_tokenizer,
+    encoded,
+    load_image_processor,
+    load_tokenizer,
+    no_tokenizer,
+)
 from tokendynamics.pretrained.feed_forward import (
     FeedForwardWeights,
     feed_forward_problem,
@@ -88,7 +95,7 @@ class Origin:
     def tokenizer_or_error(self) -> Any | None:
         """See `tokenizer`: the error in the place of one that cannot be read."""
         if self.given_tokenizer is not None:
-            return self.given_tokenizer
+            return as_tokenizer(self.given_tokenizer)
         try:
             return None if self.folder is None else load_tokenizer(self.folder, self.config)
         except CheckpointError as error:

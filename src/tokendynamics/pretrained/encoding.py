@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import install, require
 from tokendynamics.pretrained.other_libraries import refusing, silenced, without_panics
 from tokendynamics.pretrained.sources._configuration import read_json_object
+
+_UNKNOWN_ID = (IndexError, KeyError, ValueError, OverflowError)
+"""What tokenizers written in Python raise of an id that they do not know."""
 
 MOST_GROWTH = 1000
 """Times its length that a text may reach; tokenizers in use stay below ten."""
@@ -234,6 +238,82 @@ def load_tokenizer(folder: Path, config: Any | None = None) -> Any | None:
     return tokenizer
 
 
+class OwnTokenizer:
+    """A tokenizer that is none of transformers', called like one: a function of a text, or an object that encodes.
+
+    Args:
+        given: A function that returns the ids of a text; or an object with ``encode`` and perhaps ``decode``, as those
+            of tiktoken, tokenizers and sentencepiece.
+
+    >>> ascii_codes = OwnTokenizer(lambda text: [ord(letter) for letter in text])
+    >>> ascii_codes("ab"), ascii_codes.convert_ids_to_tokens([97])
+    ({'input_ids': [97, 98]}, [None])
+    """
+
+    def __init__(self, given: Any) -> None:
+        self._encode: Callable[..., Any] = getattr(given, "encode", given)
+        self._decode: Callable[..., Any] | None = getattr(given, "decode", None)
+        self._piece: Callable[[int], Any] | None = getattr(given, "id_to_token", None)
+
+    def __call__(
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        truncation: bool | None = False,
+        max_length: int | None = None,
+        verbose: bool = True,
+    ) -> dict[str, list[int]]:
+        """Return the ids of a text by the name that transformers gives them.
+
+        Raises:
+            ArgumentTypeError: It gives something else.
+        """
+        del verbose
+        given = self._encode(text) if add_special_tokens else self._without_special(text)
+        ids = given["input_ids"] if isinstance(given, Mapping) else getattr(given, "ids", given)
+        ids = ids.tolist() if hasattr(ids, "tolist") else ids
+        ids = ids[0] if isinstance(ids, list | tuple) and len(ids) == 1 and isinstance(ids[0], list | tuple) else ids
+        if not isinstance(ids, list | tuple) or not all(isinstance(number, int | np.integer) for number in ids):
+            raise ArgumentTypeError("tokenizer", "one that gives the ids of a text as whole numbers", shown(given))
+        ids = [int(number) for number in ids]
+        return {"input_ids": ids[:max_length] if truncation else ids}
+
+    def _without_special(self, text: str) -> Any:
+        try:
+            return self._encode(text, add_special_tokens=False)
+        except TypeError:  # it adds none, or its own arguments say so
+            return self._encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; the ids themselves where the tokenizer does not decode."""
+        if self._decode is None:
+            return " ".join(map(str, ids))
+        try:
+            return str(self._decode(list(ids)))
+        except _UNKNOWN_ID:
+            return "".join(pieces_of(list(ids), self))
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
+        """Return the text of each id; None where the tokenizer does not decode or does not know it."""
+        if self._piece is not None:
+            return [self._piece(number) for number in ids]
+        return [None if self._decode is None else str(self._decode([number])) for number in ids]
+
+
+def as_tokenizer(given: Any) -> Any:
+    """Return a tokenizer or an image processor of transformers as it is, and any other tokenizer as one of its kind.
+
+    Raises:
+        ArgumentTypeError: It encodes nothing.
+    """
+    if given is None or hasattr(given, "convert_ids_to_tokens") or hasattr(given, "preprocess"):
+        return given
+    if isinstance(given, str | bytes) or not callable(getattr(given, "encode", given)):
+        wanted = "a tokenizer: one of transformers, an object with encode, or a function of a text"
+        raise ArgumentTypeError("tokenizer", wanted, type(given).__name__)
+    return OwnTokenizer(given)
+
+
 def load_image_processor(folder: Path) -> Any | None:
     """Return the image processor of a checkpoint folder, None if it has none.
 
@@ -276,7 +356,7 @@ def pieces_of(ids: list[int], tokenizer: Any | None) -> list[str]:
             return f"<id {number}>"
         try:
             (known,) = tokenizer.convert_ids_to_tokens([number])
-        except (IndexError, KeyError, OverflowError):  # as tokenizers written in Python may refuse it
+        except _UNKNOWN_ID:
             known = None
         return _readable(known, tokenizer) if isinstance(known, str) else f"<id {number}>"
 

@@ -115,7 +115,7 @@ class Texts:
             written = text if len(spans) == 1 else _text_of(ckpt, whole, start, end)
             tokens = [*pieces_of(before, ckpt.tokenizer), *whole.tokens[start:end], *pieces_of(after, ckpt.tokenizer)]
             row = torch.tensor([[*before, *ids[start:end], *after]], dtype=torch.long)
-            pieces[called] = Prepared({"input_ids": row}, written, tokens)
+            pieces[called] = Prepared({ckpt.ids_name or "input_ids": row}, written, tokens)
         return pieces
 
     def _room(self, ckpt: Checkpoint, added: list[int]) -> int:
@@ -315,7 +315,7 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
     if isinstance(item, Texts):
         return prepared(ckpt, _only(ckpt, item, argument), truncate=truncate, argument=argument)
     if isinstance(item, Prepared):
-        ids = item.inputs["input_ids"]
+        (ids,) = item.inputs.values()
         most = ckpt.architecture.context if truncate else None
         check_length(argument, ids[:, :most].shape[1], ckpt.architecture.context)
         ids = checked_ids(ids[:, :most], ckpt.architecture, argument)

@@ -26,6 +26,7 @@ from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery.random_weights import discover_in
 from tokendynamics.pretrained.edits._fresh_weights import initial_laws, of_std
 from tokendynamics.pretrained.edits.language_head import empty_with_head
+from tokendynamics.pretrained.encoding import as_tokenizer
 from tokendynamics.pretrained.network import dtype_of, empty_network, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import (
@@ -92,7 +93,8 @@ def load(
             file of weights in it; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an
             untrained network, where the name is a family (``gpt2-xl``, …), a folder with config.json or a hub id,
             and the seed is 0 if not given. A path that exists is no hub id. Or a live network, read as it is each time.
-        tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own.
+        tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own. One of
+            transformers, an object with ``encode`` (and ``decode``), or a function that returns the ids of a text.
         adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
         stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
             weights do not fit into the memory that is free.
@@ -115,6 +117,7 @@ def load(
     >>> load("random:gpt2-xl").architecture.layers
     48
     """
+    as_tokenizer(tokenizer)  # refuses what is none
     if isinstance(spec, nn.Module):
         check_live(stream, device_map)
         origin = Origin(type(spec).__name__, given_tokenizer=tokenizer)
@@ -338,7 +341,7 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
     else:
         weights = DrawnTensors(shapes, of_std(initial_laws(network), shapes, std), seed)
     discovery = discover_in(ckpt.config, network, None, name)
-    given = ckpt.tokenizer or ckpt.image_processor
+    given = ckpt._origin.given_tokenizer or ckpt.tokenizer or ckpt.image_processor
     origin = replace(ckpt._origin, name=name, source=None, random_seed=seed, given_tokenizer=given, notes=())
     network_config = getattr(network, "config", ckpt.config)
     return Checkpoint(origin, Network(network, network_config, ckpt.dtype, ckpt.device, weights), discovery)

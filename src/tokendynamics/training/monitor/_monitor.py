@@ -22,6 +22,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, Checkp
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained.encoding import as_tokenizer
 from tokendynamics.pretrained.network import half_of
 from tokendynamics.pretrained.other_libraries import in_short
 from tokendynamics.provenance.manifest import plain
@@ -93,8 +94,7 @@ class Monitor(Readable, TrainerCallback):
         inputs: Any = None,
         half: str | None = None,
     ) -> None:
-        if tokenizer is not None and not callable(tokenizer):
-            raise ArgumentTypeError("tokenizer", "a tokenizer or None", shown(tokenizer))
+        as_tokenizer(tokenizer)  # refuses what is none
         values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
         if not (inputs is None or callable(inputs) or any(isinstance(value, Tensor) for value in values)):
             wanted = "an example (a tensor, or a tuple or a mapping with tensors), a function or None"
