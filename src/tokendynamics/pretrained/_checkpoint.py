@@ -80,6 +80,10 @@ class Origin:
     notes: tuple[str, ...] = ()
     config: Any | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no tokenizer."""
+        as_tokenizer(self.given_tokenizer)
+
     @property
     def tokenizer(self) -> Any | None:
         """The one of the call, or else the folder's; None if there is neither.

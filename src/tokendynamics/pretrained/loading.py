@@ -26,7 +26,6 @@ from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery.random_weights import discover_in
 from tokendynamics.pretrained.edits._fresh_weights import initial_laws, of_std
 from tokendynamics.pretrained.edits.language_head import empty_with_head
-from tokendynamics.pretrained.encoding import as_tokenizer
 from tokendynamics.pretrained.network import dtype_of, empty_network, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import (
@@ -93,8 +92,8 @@ def load(
             file of weights in it; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an
             untrained network, where the name is a family (``gpt2-xl``, …), a folder with config.json or a hub id,
             and the seed is 0 if not given. A path that exists is no hub id. Or a live network, read as it is each time.
-        tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own. One of
-            transformers, an object with ``encode`` (and ``decode``), or a function that returns the ids of a text.
+        tokenizer: Turns texts into token ids, or images into pixels: of transformers, an object with ``encode``, or a
+            function; None for the checkpoint's own.
         adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
         stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
             weights do not fit into the memory that is free.
@@ -117,7 +116,6 @@ def load(
     >>> load("random:gpt2-xl").architecture.layers
     48
     """
-    as_tokenizer(tokenizer)  # refuses what is none
     if isinstance(spec, nn.Module):
         check_live(stream, device_map)
         origin = Origin(type(spec).__name__, given_tokenizer=tokenizer)
