@@ -92,8 +92,7 @@ def load(
             file of weights in it; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an
             untrained network, where the name is a family (``gpt2-xl``, …), a folder with config.json or a hub id,
             and the seed is 0 if not given. A path that exists is no hub id. Or a live network, read as it is each time.
-        tokenizer: Turns texts into token ids, or images into pixels: of transformers, an object with ``encode``, or a
-            function; None for the checkpoint's own.
+        tokenizer: An object or a function that turns texts into ids, or images into pixels; None for the stored one.
         adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
         stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
             weights do not fit into the memory that is free.
