@@ -239,7 +239,7 @@ def load_tokenizer(folder: Path, config: Any | None = None) -> Any | None:
 
 
 class OwnTokenizer:
-    """A tokenizer that is none of transformers', called like one: a function of a text, or an object that encodes.
+    """Any tokenizer that does not come from transformers, called like one that does.
 
     Args:
         given: A function that returns the ids of a text; or an object with ``encode`` and perhaps ``decode``, as those

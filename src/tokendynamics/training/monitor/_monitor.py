@@ -94,7 +94,7 @@ class Monitor(Readable, TrainerCallback):
         inputs: Any = None,
         half: str | None = None,
     ) -> None:
-        as_tokenizer(tokenizer)  # refuses what is none
+        as_tokenizer(tokenizer)  # refuses anything else
         values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
         if not (inputs is None or callable(inputs) or any(isinstance(value, Tensor) for value in values)):
             wanted = "an example (a tensor, or a tuple or a mapping with tensors), a function or None"
