@@ -58,6 +58,7 @@ class Block(nn.Module):
         self.n0, self.n1, self.n2, self.n3 = (nn.LayerNorm(DIM) for _ in range(4))
         self.attn, self.ff, self.ff0, self.conv = Attention(), FeedForward(), FeedForward(8), Convolution()
         self.skips = nn.Parameter(torch.tensor([0.9, 1.1, 0.8, 1.2]))
+        self.gate0, self.gate1, self.gate2 = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM), nn.Linear(DIM, 2)
 
     def keep(self, x: Tensor) -> Tensor:
         self.middle = x.detach().clone()
@@ -138,14 +139,63 @@ class Block(nn.Module):
                 x = x + 0.5 * ff0(torch.tanh(x))
                 x = x + attn(torch.tanh(x))
                 return x + 0.5 * ff(torch.tanh(x))
-            case "gated":
-                gate = self.conv.down(x).sigmoid()
-                x = (1 - gate) * x + gate * attn(self.n1(x))
+            case "attention of a highway":
+                gate = self.gate0(x).sigmoid()
+                x = self.keep((1 - gate) * x + gate * attn(self.n1(x)))
                 return x + ff(self.n2(x))
+            case "highway":
+                gate = self.gate0(x).sigmoid()
+                x = self.keep((1 - gate) * x + gate * attn(self.n1(x)))
+                gate = self.gate1(x).sigmoid()
+                return (1 - gate) * x + gate * ff(self.n2(x))
+            case "interpolated":
+                x = self.keep(torch.lerp(x, attn(self.n1(x)), self.skips.tile(4) / 2))
+                return torch.lerp(x, ff(self.n2(x)), self.gate1(x).sigmoid())
+            case "gates of parts":
+                x = self.keep(x + self.gate0(x) * attn(self.n1(x)))
+                return x + self.gate2(x)[..., :1].tanh() * ff(self.n2(x))
+            case "parallel, gated":
+                n = self.n1(x)
+                gate = self.gate2(n)[..., :1].sigmoid()
+                return x + gate * attn(n) + (1 - gate) * ff(n)
+            case "experts weighted in the block":
+                x = self.keep(x + attn(self.n1(x)))
+                n = self.n2(x)
+                weights = self.gate2(n).softmax(dim=-1)
+                return x + weights[..., :1] * ff(n) + weights[..., 1:] * ff0(n)
+            case "norm behind the attention alone":
+                x = self.keep(self.n1(x + attn(x)))
+                return x + ff(self.n2(x))
+            case "norms behind, by functions":
+                x = self.keep(functional.layer_norm(x + attn(x), (DIM,)))
+                return functional.layer_norm(x + ff(x), (DIM,))
             case "from its norm":
                 x = self.n1(x)
-                x = x + attn(x)
+                x = self.keep(x + attn(x))
                 return x + ff(self.n2(x))
+            case "normalized interpolation":
+                x = self.keep(functional.normalize(torch.lerp(x, self.n1(attn(x)), s[:1] / 2), dim=-1))
+                return functional.normalize(torch.lerp(x, self.n2(ff(x)), s[1:2] / 2), dim=-1)
+            case "gate of a part by itself":
+                a = attn(self.n1(x))
+                gate = (self.gate0(x) + self.gate1(a)).sigmoid()
+                x = (1 - gate) * x + gate * a
+                return x + ff(self.n2(x))
+            case "normalized by a function":
+                x = functional.normalize(x + s[0] * functional.normalize(attn(x), dim=-1), dim=-1)
+                return functional.normalize(x + s[1] * functional.normalize(ff(x), dim=-1), dim=-1)
+            case "highway and weights of the block":
+                gate = self.gate0(x).sigmoid()
+                x = (1 - gate) * x + gate * attn(self.n1(x))
+                return x + functional.tanh(self.n2(x) @ ff.up.weight.mT) @ ff.up.weight
+            case "highway and a convolution":
+                gate = self.gate0(x).sigmoid()
+                x = (1 - gate) * x + gate * attn(self.n1(x))
+                x = x + self.conv(x)
+                return x + ff(self.n2(x))
+            case "norms behind and weights of the block":
+                x = functional.layer_norm(x + attn(x), (DIM,))
+                return functional.layer_norm(x + functional.tanh(x @ ff.up.weight.mT) @ ff.up.weight, (DIM,))
         raise ValueError(self.form)
 
 
@@ -179,6 +229,8 @@ def read(form: str) -> tuple[Any, Any]:
 
 IDS = torch.randint(0, VOCABULARY, (9,), generator=torch.Generator().manual_seed(1))
 
+KEPT = "what is kept of the state + "
+
 FORMS = {
     "deep norm": ("n2(1.7 · (n1(1.7 · state + attn)) + ff)", ("ff",)),
     "learned deep norm": ("n2(a learned factor · (n1(a learned factor · state + attn)) + ff)", ("ff",)),
@@ -202,6 +254,19 @@ FORMS = {
     "norms by functions": ("state + attn + ff, one after the other", ("ff",)),
     "parallel, feed-forward first": ("state + attn + ff, both read the same state", ("ff",)),
     "shared expert": ("state + attn + ff + 0.5 · ff0, one after the other", ("ff", "ff0")),
+    "attention of a highway": (KEPT + "attn + ff, with factors by token, one after the other", ("ff",)),
+    "highway": (KEPT + "attn + ff, with factors by token, one after the other", ("ff",)),
+    "interpolated": (KEPT + "attn + ff, with factors by token, one after the other", ("ff",)),
+    "gates of parts": ("state + attn + ff, with factors by token, one after the other", ("ff",)),
+    "parallel, gated": ("state + attn + ff, with factors by token, both read the same state", ("ff",)),
+    "experts weighted in the block": (
+        "state + attn + ff + ff0, with factors by token, one after the other",
+        ("ff", "ff0"),
+    ),
+    "norm behind the attention alone": (f"n1({KEPT}attn) + ff, one after the other", ("ff",)),
+    "norms behind, by functions": (KEPT + "attn + ff, with factors by token, one after the other", ("ff",)),
+    "from its norm": (KEPT + "attn + ff, one after the other", ("ff",)),
+    "normalized interpolation": (KEPT + "n1 + n2, with factors by token, one after the other", ("n2",)),
     "adapter behind": ("state + attn + ff + ff0, one after the other", ("ff", "ff0")),
 }
 """How a sum is described, and the modules of its feed-forward part."""
@@ -243,9 +308,9 @@ def test_states_and_sums_are_those_of_the_block(form: str) -> None:
 )
 def test_a_gate_is_an_edit_of_the_weights(form: str, part: str, gate: float) -> None:
     network, ckpt = read(form)
-    edited, writers = copy.deepcopy(network), ["attn.o"]
-    if part == "feed_forward":
-        writers = [f"{name}.down" for name in FORMS[form][1]]
+    edited = copy.deepcopy(network)
+    names = FORMS[form][1] if part == "feed_forward" else ("n1" if form == "normalized interpolation" else "attn",)
+    writers = [{"attn": "attn.o", "n1": "n1", "n2": "n2"}.get(name, f"{name}.down") for name in names]
     for name in writers:
         for parameter in edited.blocks[1].get_submodule(name).parameters():
             parameter.data *= gate
@@ -270,8 +335,11 @@ def test_a_gate_is_an_edit_of_the_weights(form: str, part: str, gate: float) -> 
         ),
         ("adapter of a part", "conv.down acts on|is no sum of its input and of outputs of its modules"),
         ("macaron, another function", "ff0 acts on further parts of the sum, and no module reads the state after it"),
-        ("gated", "is no sum of its input and of outputs of its modules, each times a factor"),
-        ("from its norm", "is no sum of its input and of outputs of its modules, each times a factor"),
+        ("gate of a part by itself", "what attn adds to it is not proportional to what it gives"),
+        ("normalized by a function", "what attn adds to it is not proportional to what it gives"),
+        ("highway and weights of the block", "is no sum of its input and of outputs of its modules"),
+        ("highway and a convolution", "is no sum of its input and of outputs of its modules"),
+        ("norms behind and weights of the block", "is no sum of its input and of outputs of its modules"),
     ],
 )
 def test_other_sums_have_no_gates(form: str, words: str) -> None:

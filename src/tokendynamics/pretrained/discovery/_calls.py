@@ -260,6 +260,10 @@ class ModuleCall:
             return False
         return not torch.allclose(by_token(self.module, given), self.x, 0.0, 0.0, equal_nan=True)
 
+    def reads_from(self, other: ModuleCall) -> bool:
+        """Return whether this call reads what another one gave."""
+        return self.x is not None and self.x.shape == other.y.shape and torch.equal(self.x, other.y)
+
     @property
     def reads_several(self) -> bool:
         """Whether it is an attention of PyTorch whose keys or values come from another tensor than its queries."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm, norms_by_function
-from tokendynamics.pretrained.discovery._trials import acts_on, mixes_besides
+from tokendynamics.pretrained.discovery._trials import Repeated, acts_on, mixes_besides, proportion, repeated
 from tokendynamics.pretrained.discovery.layout import Residual
 
 _TOLERANCE = 1e-5
@@ -107,8 +107,8 @@ class _Block:
         misfit = (given @ factors)[:, 0] - wanted
         size = self._size(target)
         doubt = (_TOLERANCE * size / given.norm(dim=0).clamp_min(1e-300)).clamp(10 * _TOLERANCE, 0.1)
-        # Whole numbers, within what a factor is known to.
-        pairs = zip(factors[:, 0].tolist(), doubt.tolist(), strict=True)
+        # Whole numbers, within what a factor is known to; of others the digits that single precision has.
+        pairs = zip((float(f"{factor:.7g}") for factor in factors[:, 0].tolist()), doubt.tolist(), strict=True)
         cleaned = [round(factor) * 1.0 if abs(factor - round(factor)) < known else factor for factor, known in pairs]
         return float(misfit.norm() / size.clamp_min(1e-300)), cleaned
 
@@ -259,6 +259,8 @@ def _residual(block: ModuleCall, recorded: Pass, projected: int, time: int | Non
         inside = _Block(block, recorded.calls, shape, any_skip=True)
         residual = _norm_after(inside, projected) or _added(inside, projected, time)
         residual = residual or _of_several_parts(inside, projected, time)
+    if residual is None:
+        residual = _by_trial(_Block(block, recorded.calls, shape), projected, time)
     if residual is None:
         raise LayoutNotFoundError(_NO_SUM)
     for part in (residual.attention, *residual.feed_forward_modules):
@@ -563,6 +565,210 @@ def _terms(inside: _Block, total: Tensor) -> tuple[list[tuple[ModuleCall, float]
         return [], 1.0
     parts = sorted(zip((call for call, _ in chosen), known, strict=True), key=lambda part: part[0].end)
     return parts, skip
+
+
+def _by_trial(inside: _Block, projected: int, time: int | None) -> Residual | None:
+    """Return a sum whose factors depend on the token, such as a highway's, found by multiplying what its parts give.
+
+    The attention is a part if the states that are read after it, or else the block's output, are a sum with what its
+    module gives; the feed-forward part likewise. Without both, a multiple of the block's input, or of a norm of it, has
+    to be left.
+
+    Args:
+        inside: What its modules gave.
+        projected: When the attention's output projection ended.
+        time: When the attention ran; None where it did not show.
+
+    Raises:
+        LayoutNotFoundError: What the attention adds is not proportional to what its module gives.
+    """
+    usual = repeated(inside.block, {})
+    if time is None or usual is None or usual.y.shape != inside.y.shape:
+        return None
+    attending = [call for call, _ in inside.outputs if call.end >= projected and inside.carries(call, time, projected)]
+    attending += [
+        call for call in inside.calls if call.norm is not None and any(call.reads_from(other) for other in attending)
+    ]
+    proportional = False
+    for call in sorted(attending, key=lambda candidate: -candidate.end):
+        after = _after_attention(inside, usual, call)
+        proportional = proportional or after is not None
+        parts = None if after is None else _feed_forward_by_trial(inside, usual, inside.whole(call), time)
+        if after is not None and parts is not None:
+            attention = (inside.whole(call), after[1])
+            kept = _kept_of(inside, usual, [name for name, _ in (attention, *parts)])
+            if kept is not None:
+                return _with_factors_by_token(inside, attention, parts, after[0], kept)
+    if attending and not proportional:
+        name = inside.whole(min(attending, key=lambda call: call.end))
+        raise LayoutNotFoundError(f"{_NO_SUM}, and what {name} adds to it is not proportional to what it gives")
+    return None
+
+
+_Part: TypeAlias = tuple[str, float | None]
+"""A module, and the factor of what it gives in a sum; None where it is not 1, or not known."""
+
+
+def _with_factors_by_token(
+    inside: _Block, attention: _Part, parts: Sequence[_Part], reader: str | None, kept: tuple[str, bool]
+) -> Residual:
+    """Return a sum whose factors may depend on the token.
+
+    Args:
+        inside: What the modules of the block gave.
+        attention: Of its attention.
+        parts: Of its feed-forward part.
+        reader: What reads the state after the attention; None where nothing does.
+        kept: What gives the state that is kept, empty for the block's input; and whether all of it is.
+    """
+    skip = 1.0 if kept[1] else None
+    normed = reader is not None and kept[0] == reader  # the state goes on from the norm behind the attention
+    last = parts[-1] if parts else None
+    norms = {inside.name(call): call.norm for call in inside.calls if call.norm is not None}
+    norm = reader if normed else attention[0] if attention[0] in norms else None
+    return Residual(
+        kind="norm after" if normed else "added",
+        attention=attention[0],
+        attention_factor=attention[1],
+        feed_forward=None if last is None else last[0],
+        feed_forward_factor=None if last is None else last[1],
+        further=tuple(parts[:-1]),
+        attention_skip=skip,
+        feed_forward_skip=skip,
+        parallel=bool(parts) and reader is None,
+        attention_norm=norm,
+        norm=None if norm is None else norms[norm],
+        feed_forward_norm=last[0] if last is not None and last[0] in norms else None,
+        by_token=True,
+        after_attention=None if reader is None else (reader, "output" if normed else "input"),
+    )
+
+
+def _multiplied(inside: _Block, usual: Repeated, names: Sequence[str]) -> tuple[Repeated, ...] | None:
+    """Return runs of a block with none, half, the whole and twice as much of what some modules give."""
+    runs = [repeated(inside.block, dict.fromkeys(names, factor)) for factor in (0.0, 0.5, 2.0)]
+    none, half, twice = runs
+    return None if none is None or half is None or twice is None else (none, half, usual, twice)
+
+
+def _after_attention(inside: _Block, usual: Repeated, call: ModuleCall) -> tuple[str | None, float | None] | None:
+    """Return what reads the state after an attention, None where nothing does, and the attention's factor in it.
+
+    Args:
+        inside: What the modules of the block gave.
+        usual: What they give when it is run again.
+        call: Gives the attention's part.
+
+    Returns:
+        None where the state is no sum with the part.
+    """
+    runs = _multiplied(inside, usual, [inside.whole(call)])
+    if runs is None:
+        return None
+    for reader in sorted(inside.calls, key=lambda candidate: candidate.start):
+        name = inside.name(reader)
+        states = [read for run in runs if (read := run.read.get(name)) is not None and read.shape == inside.x.shape]
+        if reader.start < call.end or len(states) < len(runs):
+            continue
+        none, _, whole, _ = states
+        # What reads the part alone, such as its gate, reads nothing without it.
+        if not torch.equal(none, whole) and float(none.norm()) > _MULTIPLE * float(whole.norm()):
+            return None if proportion(*states) is None else (name, _factor(inside, call, whole - none))
+    states = [run.y for run in runs]
+    if torch.equal(states[0], usual.y) or proportion(*states) is None:
+        return None
+    return None, _factor(inside, call, usual.y - states[0])
+
+
+def _factor(inside: _Block, call: ModuleCall, added: Tensor) -> float | None:
+    """Return 1 if what a module gives is what is added to the state, else None."""
+    given = inside.states(call.y)
+    return 1.0 if float((added - given).norm()) <= _LEFT * float(given.norm()) else None
+
+
+_MOST_PARTS = 16
+"""How many modules are tried as parts of the feed-forward part: each is a few runs of the block."""
+
+
+def _feed_forward_by_trial(inside: _Block, usual: Repeated, attention: str, time: int) -> list[_Part] | None:
+    """Return the modules that give the feed-forward part, in the order in which they ran; None where they are no sum.
+
+    Args:
+        inside: What the modules of the block gave.
+        usual: What they give when it is run again.
+        attention: Gives the attention's part.
+        time: When the attention ran.
+    """
+    outer: list[ModuleCall] = []
+    for call, states in sorted(inside.outputs, key=lambda part: (part[0].start, -part[0].end)):
+        whole = call.is_open(time) or torch.equal(states, inside.y) or inside.name(call) == attention
+        if not whole and not any(call.is_inside(other) for other in outer):
+            outer.append(call)
+    calls = {inside.name(call): call for call in outer}
+    if len(calls) > _MOST_PARTS:
+        return None
+    added = {name: what for name in calls if (what := _added_by(inside, usual, [name])) is not None}
+    names = [name for name in added if not any(acts_on(inside.block, name, other) for other in added if other != name)]
+    names = [name for name in names if not _through(inside, name, attention)]
+    for name in names:
+        ahead = acts_on(inside.block, name, attention) is not False
+        if ahead or mixes_besides(inside.block, attention, name):
+            return None
+    if names and _added_by(inside, usual, names) is None:
+        return None
+    return [(name, _factor(inside, calls[name], added[name])) for name in names]
+
+
+def _through(inside: _Block, name: str, attention: str) -> bool:
+    """Whether a module changes the block's output through the attention's part alone, as the values do."""
+    without, neither = (repeated(inside.block, dict.fromkeys(names, 0.0)) for names in ([attention], [attention, name]))
+    return without is not None and neither is not None and torch.equal(without.y, neither.y)
+
+
+def _added_by(inside: _Block, usual: Repeated, names: Sequence[str]) -> Tensor | None:
+    """Return what some modules add to the block's output; None where it is no sum with that and something else."""
+    runs = _multiplied(inside, usual, names)
+    if runs is None or torch.equal(runs[0].y, usual.y) or float(runs[0].y.norm()) <= _MULTIPLE * float(usual.y.norm()):
+        return None
+    return None if proportion(*(run.y for run in runs)) is None else usual.y - runs[0].y
+
+
+def _kept_of(inside: _Block, usual: Repeated, parts: Sequence[str]) -> tuple[str, bool] | None:
+    """Return of what a block gives a multiple without its parts, or norms of that by functions.
+
+    All other modules give what they gave: a multiple is one by numbers that they make, such as a highway's gates. It is
+    the negative one for the negative input: then nothing else is added, also where a norm follows.
+
+    Args:
+        inside: What its modules gave.
+        usual: What they give when it is run again.
+        parts: The modules that give its parts.
+
+    Returns:
+        The name of a norm, or an empty one for the block's input, and whether it is the input itself; None where it
+        gives something else besides.
+    """
+    within = tuple(f"{part}." for part in parts)
+    held = {name: gave for name, gave in usual.gave.items() if name not in parts and not name.startswith(within)}
+    none = dict.fromkeys(parts, 0.0)
+    left = repeated(inside.block, none, held)
+    if left is None or float(left.y.norm()) <= _MULTIPLE * float(usual.y.norm()):
+        return None
+    y, near = left.y, _LEFT * float(left.y.norm())
+    norms = [inside.name(call) for call in inside.calls if call.norm is not None]
+    for carrier in ("", *dict.fromkeys(norms)):
+        runs = [repeated(inside.block, none, held, (carrier, factor)) for factor in (-1.0, 2.0)]
+        negative, twice = (None if run is None else run.y for run in runs)
+        if negative is None or twice is None or float((negative + y).norm()) > near:
+            continue
+        linear = float((twice - 2 * y).norm()) <= near
+        if linear or float((twice - y).norm()) <= near:  # a norm of it
+            return carrier, linear and not carrier and float((y - inside.x).norm()) <= near
+    return None
+
+
+_LEFT = 1e-4
+"""Relative misfit of a multiple: above rounding, and above the epsilon of a norm."""
 
 
 def _check_streams(

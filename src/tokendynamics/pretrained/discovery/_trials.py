@@ -8,6 +8,8 @@ never fewer features.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from math import prod
 from typing import Any, Literal, TypeAlias
@@ -171,6 +173,106 @@ def keys_of_another_sequence(block: ModuleCall) -> bool:
     with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
         outputs = _outputs(block, [block.x, block.x.roll(1, dims=-1)])
     return outputs is not None and len(keys) == 2 and torch.equal(*keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """What a block gave when it was run again.
+
+    Attributes:
+        y: Its output.
+        read: The states that each module inside read first, by its name in the block.
+        gave: What each module without others inside gave, call by call.
+    """
+
+    y: Tensor
+    read: dict[str, Tensor]
+    gave: dict[str, list[Any]]
+
+
+def repeated(
+    block: ModuleCall,
+    factors: Mapping[str, float],
+    held: Mapping[str, Sequence[Any]] | None = None,
+    carrier: tuple[str, float] | None = None,
+) -> Repeated | None:
+    """Run a block again with what some of its modules give multiplied.
+
+    Args:
+        block: Its call.
+        factors: By the names of the modules within the block.
+        held: What other modules give instead, call by call; see `Repeated.gave`.
+        carrier: A further module and the factor of what it gives, or of the states before the block for an empty name.
+
+    Returns:
+        None where the block cannot be run by itself.
+    """
+    if block.x is None:
+        return None
+    read: dict[str, Tensor] = {}
+    gave: dict[str, list[Any]] = {}
+    carried, factor = ("", 1.0) if carrier is None else carrier
+
+    def record(name: str, module: nn.Module, given: Any, output: Any) -> Any:
+        del module
+        passed = given[0] if given else None
+        if isinstance(passed, Tensor) and isinstance(output, Tensor) and _same(passed, output):
+            return output  # such as dropout in evaluation
+        calls = gave.setdefault(name, [])
+        several = () if held is None else held.get(name, ())
+        output = several[len(calls)] if len(calls) < len(several) else output
+        calls.append(output)
+        return factor * output if name == carried and isinstance(output, Tensor) else output
+
+    with Hooks() as hooks:
+        for name, module in block.module.named_modules():
+            if not name:
+                continue
+            hooks.before(module, partial(_keep_first, read, name))
+            if next(module.children(), None) is None:
+                hooks.callback(module.register_forward_hook(partial(record, name)).remove)
+            if name in factors:
+                hooks.after(module, partial(torch.mul, other=torch.tensor(factors[name])))
+        outputs = _outputs(block, [block.x if carried else factor * block.x])
+    return None if outputs is None else Repeated(outputs[0], read, gave)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+def _keep_first(kept: dict[str, Tensor], name: str, states: Tensor) -> None:
+    if name not in kept:
+        kept[name] = states.clone()
+
+
+def proportion(none: Tensor, half: Tensor, whole: Tensor, twice: Tensor) -> Literal["sum", "norm"] | None:
+    """Tell whether states are a sum with a part of which there is none, half, the whole and twice as much.
+
+    Returns:
+        "norm" if they are such a sum after a norm without a gain and a bias; None if they are neither.
+    """
+    none, half, whole, twice = (states.double() for states in (none, half, whole, twice))
+    near = _OF_CHANGE * float((whole - none).norm()) + _CHANGED * float(whole.norm())
+    if float((half - (none + whole) / 2).norm()) <= near and float((twice - 2 * whole + none).norm()) <= near:
+        return "sum"
+    lengths = [states.norm(dim=-1) for states in (none, half, whole, twice)]
+    if not all(bool(((length - lengths[2]).abs() <= _OF_CHANGE * lengths[2]).all()) for length in lengths):
+        return None
+    # A norm gives λ(u + αv): half is that of ρ·none and whole, and so is twice as much with other multiples.
+    pair = torch.stack((none, whole), dim=-1)
+    solution = torch.linalg.lstsq(pair, half[..., None]).solution
+    if not bool((solution > _OF_CHANGE).all()):  # it changes nothing by how much there is, as before a norm of its own
+        return None
+    ratio = solution[..., :1, 0] / solution[..., 1:, 0]
+    expected_twice = 2 * whole - ratio * none
+    expected_twice = expected_twice * (lengths[3] / expected_twice.norm(dim=-1).clamp_min(1e-300))[..., None]
+    fits = float((pair @ solution - half[..., None]).norm()) <= near
+    return "norm" if fits and float((expected_twice - twice).norm()) <= near else None
+
+
+_OF_CHANGE = 1e-4
+"""Misfit of a sum, of what the part adds to it, below which it is a sum: above the rounding of two states."""
 
 
 def attends_by_token(block: ModuleCall) -> Literal["yes", "heads first", "no"]:
@@ -506,10 +608,6 @@ def _of_norms(block: ModuleCall, recorded: Pass) -> tuple[int, ...]:
             if states is not None and (_same(tensor, states) or _same(tensor, states.mT)):
                 return (1,) if _same(tensor, states) is not by_channel else (2,)
     return ()
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)
 
 
 class _EndedError(Exception):

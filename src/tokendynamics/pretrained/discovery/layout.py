@@ -45,6 +45,8 @@ class Residual:
         after_attention: Module at which the state after the attention shows, and which side of it; the module and
             "sum" where it has to be added up; None where it does not show.
         norm: What `attention_norm` is.
+        by_token: Whether factors may depend on the token, such as those of a highway: they are then None or
+            1, and what is kept of the state may be a norm of it.
     """
 
     kind: Literal["added", "norm after"]
@@ -61,6 +63,7 @@ class Residual:
     feed_forward_norm: str | None = None
     after_attention: tuple[str, Literal["input", "output", "sum"]] | None
     norm: Norm | None = None
+    by_token: bool = False
 
     @property
     def feed_forward_modules(self) -> tuple[str, ...]:

@@ -286,7 +286,8 @@ def discover_in_network(
             break
     if best is None:
         raise problem or refusal("no layout")
-    with refusing(refusal):
+    # A part whose weights are zero shows no factor.
+    with _changed(network, "zeros", again=True), refusing(refusal):
         return with_fixed_factors(best, network, inputs)
 
 
@@ -310,9 +311,14 @@ def _is_table_of_angles(values: Tensor) -> bool:
 
 
 class _Drawn:
-    """Random values of parameters, no two of which have a row or a column in common; large ones share memory."""
+    """Random values of parameters, no two of which have a row or a column in common; large ones share memory.
 
-    def __init__(self) -> None:
+    Args:
+        again: Whether they are others than those of the first time.
+    """
+
+    def __init__(self, *, again: bool = False) -> None:
+        self._suffix = " again" if again else ""
         self._lines: dict[tuple[Any, ...], Tensor] = {}
         self._counts: Counter[tuple[Any, ...]] = Counter()
 
@@ -320,7 +326,7 @@ class _Drawn:
         """Return values for a parameter; by its name, so that further ones of a network change nothing for it."""
         shape, numel = parameter.shape, parameter.numel()
         if numel < _SHARED:
-            return random_values(shape, _seeded(name)).to(parameter.dtype)
+            return random_values(shape, _seeded(name + self._suffix)).to(parameter.dtype)
         # Those of other blocks, and others in a list, are the same numbers from another place on.
         kind = (re.sub(r"(?<![^.])\d+(?![^.])", "*", name), shape, parameter.dtype)
         rows, columns = shape[0], numel // shape[0]
@@ -328,7 +334,7 @@ class _Drawn:
         if kind not in self._lines:
             line = torch.Size((1, stride * (rows - 1) + columns + _OF_A_KIND * (stride + 1)))
             fan_in = shape[-1] if parameter.ndim > 1 else 1
-            values = random_values(line, _seeded(kind[0])) * (line[1] / fan_in) ** 0.5
+            values = random_values(line, _seeded(kind[0] + self._suffix)) * (line[1] / fan_in) ** 0.5
             self._lines[kind] = values[0].to(parameter.dtype)
         start = self._counts[kind] % _OF_A_KIND * (stride + 1)
         self._counts[kind] += 1
@@ -340,9 +346,9 @@ def _seeded(name: str) -> torch.Generator:
 
 
 @contextmanager
-def _changed(network: nn.Module, random: Literal["all", "zeros", "none"]) -> Iterator[None]:
-    """Let parameters, or their zeros, be random inside the block."""
-    drawn = _Drawn()
+def _changed(network: nn.Module, random: Literal["all", "zeros", "none"], *, again: bool = False) -> Iterator[None]:
+    """Let parameters, or their zeros, be random inside the block; `again` as in `_Drawn`."""
+    drawn = _Drawn(again=again)
     former: list[tuple[nn.Parameter, Tensor]] = []
     try:
         for name, parameter in network.named_parameters() if random != "none" else ():

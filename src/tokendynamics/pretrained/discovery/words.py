@@ -202,6 +202,8 @@ def _residual(residual: Residual) -> list[tuple[str, str]]:
             return f"a factor of each feature, or a learned one · {name}"
         return name if factor == 1.0 else f"{factor:.6g} · {name}"
 
+    if residual.by_token:
+        return [("sum", _sum_by_token(residual))]
     skips = (residual.attention_skip, residual.feed_forward_skip)
     state, later = (
         "a learned factor · " if skip is None else "" if skip == 1.0 else f"{skip:.6g} · " for skip in skips
@@ -219,3 +221,14 @@ def _residual(residual: Residual) -> list[tuple[str, str]]:
     if residual.kind == "norm after" or not attention or not ahead + behind:
         return [("sum", whole)]
     return [("sum", f"{whole}, {'both read the same state' if residual.parallel else 'one after the other'}")]
+
+
+def _sum_by_token(residual: Residual) -> str:
+    first = f"{'state' if residual.attention_skip == 1.0 else 'what is kept of the state'} + {residual.attention}"
+    if residual.kind == "norm after":
+        first = f"{residual.attention_norm}({first})"
+    parts = residual.feed_forward_modules
+    factors = [residual.attention_factor, *(factor for _, factor in residual.further)]
+    factors += [] if residual.feed_forward is None else [residual.feed_forward_factor]
+    order = ", both read the same state" if residual.parallel else ", one after the other" if parts else ""
+    return f"{' + '.join((first, *parts))}{'' if set(factors) == {1.0} else ', with factors by token'}{order}"
