@@ -622,7 +622,7 @@ def _with_factors_by_token(
         kept: What gives the state that is kept, empty for the block's input; and whether all of it is.
     """
     skip = 1.0 if kept[1] else None
-    normed = reader is not None and kept[0] == reader  # the state goes on from the norm behind the attention
+    normed = reader is not None and kept[0] == reader  # the state continues from the norm behind the attention
     last = parts[-1] if parts else None
     norms = {inside.name(call): call.norm for call in inside.calls if call.norm is not None}
     norm = reader if normed else attention[0] if attention[0] in norms else None

@@ -247,7 +247,7 @@ def _keep_first(kept: dict[str, Tensor], name: str, states: Tensor) -> None:
 
 
 def proportion(none: Tensor, half: Tensor, whole: Tensor, twice: Tensor) -> Literal["sum", "norm"] | None:
-    """Tell whether states are a sum with a part of which there is none, half, the whole and twice as much.
+    """Tell whether states are a sum with none, half, the whole and twice of a part.
 
     Returns:
         "norm" if they are such a sum after a norm without a gain and a bias; None if they are neither.
