@@ -5,12 +5,6 @@ what a descent can run into, `learning` what it finds, and `evidence` which part
 `logical`.
 """
 
-from tokendynamics.circuits import constructions, evidence, functionals, landscape, learning
-from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
-from tokendynamics.circuits.learning import LearningRecord, learn
+from tokendynamics.numerics.extras import lazy_names
 
-__all__ = [
-    "LayerNorm", "LearningRecord", "OneLayerTransformer", "PairTask", "constructions", "evidence", "functionals",
-    "landscape", "learn", "learning",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

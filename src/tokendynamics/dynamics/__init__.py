@@ -38,15 +38,6 @@ space a system whose norm exceeds 1e100 (1e15 in float32) ends as "diverged", an
 tokens come near `atol`, which is then all that controls them.
 """
 
-from tokendynamics.dynamics import events
-from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics._noise import Noise
-from tokendynamics.dynamics._status import Status
-from tokendynamics.dynamics._trajectory import Trajectory
-from tokendynamics.dynamics.simulation import Interrupted, simulate
+from tokendynamics.numerics.extras import lazy_names
 
-__all__ = ["Flow", "Interrupted", "Noise", "Status", "Trajectory", "events", "simulate"]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

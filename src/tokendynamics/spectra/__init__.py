@@ -1,10 +1,5 @@
 """Signs and spectra of the QK and OV circuits, and the regime they put a layer in."""
 
-from tokendynamics.spectra.regimes import Regime, balance, classify, regime
-from tokendynamics.spectra.signs import Inertia, inertia, low_rank_eigenvalues, product_eigenvalues
-from tokendynamics.spectra.value_map import value_spectrum
+from tokendynamics.numerics.extras import lazy_names
 
-__all__ = [
-    "Inertia", "Regime", "balance", "classify", "inertia", "low_rank_eigenvalues", "product_eigenvalues", "regime",
-    "value_spectrum",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -7,15 +7,6 @@ A design of either kind becomes a folder that is filled, resumed and recorded by
 check a file without running it. `docs/sweep.md` shows what a file may say.
 """
 
-from __future__ import annotations
+from tokendynamics.numerics.extras import lazy_names
 
-from tokendynamics.sweeps.systems._plan import Plan, parse_plan, read_plan
-from tokendynamics.sweeps.systems._store import open_store
-from tokendynamics.sweeps.systems.results import fractions, report
-from tokendynamics.sweeps.systems.running import sweep
-
-__all__ = ["Plan", "fractions", "open_store", "parse_plan", "read_plan", "report", "sweep"]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -3,11 +3,6 @@
 The families of stationary points are in `positions_only` for 3.1, in `categories_only` for 3.3.
 """
 
-from tokendynamics.circuits.landscape.basins import find_basins
-from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.claims import survey
-from tokendynamics.circuits.landscape.classification import classify
-from tokendynamics.circuits.landscape.positions_only import PositionsOnly
-from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
+from tokendynamics.numerics.extras import lazy_names
 
-__all__ = ["CategoriesOnly", "PositionsOnly", "SoftmaxPositions", "classify", "find_basins", "survey"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

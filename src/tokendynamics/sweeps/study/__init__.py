@@ -4,18 +4,6 @@
 a file without running it. `docs/study.md` shows what a file may say.
 """
 
-from __future__ import annotations
+from tokendynamics.numerics.extras import lazy_names
 
-from tokendynamics.sweeps.study._plan import StudyPlan, parse_plan, read_plan
-from tokendynamics.sweeps.study._running import study
-from tokendynamics.sweeps.study.paired import Claim, PairedComparison, TestedClaim
-from tokendynamics.sweeps.study.result import StudyResult, open_study
-
-__all__ = [
-    "Claim", "PairedComparison", "StudyPlan", "StudyResult", "TestedClaim", "open_study", "parse_plan", "read_plan",
-    "study",
-]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
