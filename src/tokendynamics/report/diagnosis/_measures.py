@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.figures.curves import Curve, Curves, Mark, curve_keys
 from tokendynamics.figures.figure import Figure, Section, Table, columns_table
 from tokendynamics.figures.palette import BLUE, INK, MUTED, ORANGE
+from tokendynamics.report._page import resource
 from tokendynamics.report.diagnosis._states import (
     Band,
     Step,
@@ -31,68 +33,16 @@ MOST_PROMPT_COLUMNS = 8
 
 @dataclass(frozen=True)
 class _Measure:
-    """A variable of the trace; its axis begins at 0 and ends at `top`, None for what is drawn."""
+    """A variable of the trace; its axis begins at 0 and ends at `top`, 0 for the largest value."""
 
     variable: str
     label: str
     axis: str
     meaning: str
-    top: float | None = 1.0
+    top: float
 
 
-_MEASURES = (
-    _Measure(
-        "mean_pair_cosine",
-        "Mean pair cosine",
-        "Mean pair cosine (1: all point the same way)",
-        "Mean cosine over all pairs of different tokens of a prompt. The dotted line is the mean cosine between tokens "
-        "of different prompts at the same layer (the common share). A direction common to all prompts is not "
-        "consensus; the gap between the two lines is what the tokens of one prompt share beyond it.",
-    ),
-    _Measure(
-        "consensus_first",
-        "E, first token",
-        "E against the first token (0: consensus)",
-        "E = 1 − mean of |cos(first token, token i)|, the consensus functional (asymptotic, eq. 25). An opposite pair "
-        "counts as agreement.",
-    ),
-    _Measure(
-        "consensus_first_signed",
-        "E, first token, signed",
-        "Signed E against the first token (0: consensus)",
-        "1 − mean of cos(first token, token i), without the absolute value of eq. 25. An opposite pair counts as "
-        "disagreement, so the range is 0 to 2.",
-    ),
-    _Measure(
-        "consensus_last",
-        "E, last token",
-        "E against the last token (0: consensus)",
-        "E = 1 − mean of |cos(last token, token i)|: eq. 25 with the last token as reference, which attends to all "
-        "others in a causal model.",
-    ),
-    _Measure(
-        "effective_rank_unit_rows",
-        "Effective rank, unit rows",
-        "Effective rank of unit rows (1: one direction)",
-        "Number of directions that the tokens span: exp of the entropy of the squared singular values, normalised to "
-        "sum 1. Each token is scaled to length 1, so that no large token dominates.",
-        None,
-    ),
-    _Measure(
-        "effective_rank",
-        "Effective rank, raw",
-        "Effective rank of raw rows (1: one direction)",
-        "As on unit rows, with each token at its own norm: one large token lowers it to 1 although the others are "
-        "spread.",
-        None,
-    ),
-    _Measure(
-        "rank_one_distance",
-        "Distance to identical tokens",
-        "‖X − 1x̄ᵀ‖ / ‖X‖ (0: all tokens identical)",
-        "Relative Frobenius distance to the nearest matrix with identical rows; 0 is rank collapse in the literature.",
-    ),
-)
+_MEASURES = [_Measure(variable, **entry) for variable, entry in tomllib.loads(resource("measures.toml")).items()]
 
 
 def section(diagnosis: Diagnosis) -> Section:
