@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendynamics.attention.schedules.conversion import has_function
 from tokendynamics.dynamics import Flow, Noise, Trajectory
 from tokendynamics.dynamics.options import read_times
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._conditions import approximates_its_flow, flow_of_run
@@ -84,8 +84,6 @@ def check(
     >>> [statement_check.statement for statement_check in checks if statement_check.applies][:3]
     ['asymptotic-remark-4.2', 'asymptotic-5.1', 'masking-4.1']
     """
-    if not isinstance(flow, Flow):
-        raise ArgumentTypeError("flow", "a Flow", type(flow).__name__)
     chosen = KNOWN if statements is None else [named(one) for one in statements]
     if times is not None:
         moments = read_times(times)
@@ -105,8 +103,6 @@ def check(
 
 def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
     """Return the start in float64, refused where it does not fit the flow or is no start of it."""
-    if not isinstance(flow, Flow):
-        raise ArgumentTypeError("flow", "a Flow", type(flow).__name__)
     start = flow.fitting(x0, "x0").detach().double()
     if start.numel() == 0:
         raise ArgumentValueError("x0", "at least one system", f"shape {tuple(start.shape)}")

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import write_json
@@ -110,8 +109,6 @@ def study(
     require("training", "study", "training")
     if workers is not None:
         as_count(workers, "workers")
-    if not isinstance(spec, str | Path | StudyPlan):
-        raise ArgumentTypeError("spec", "the path of a study's file, or the result of `read_plan`", shown(spec))
     plan, place = spec if isinstance(spec, StudyPlan) else read_plan(spec), Path(store)
     begun = filling(
         place,

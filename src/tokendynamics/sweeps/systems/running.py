@@ -20,7 +20,6 @@ from tokendynamics.attention.schedules import Constant, Schedule
 from tokendynamics.dynamics import Status, Trajectory, simulate
 from tokendynamics.dynamics.engines.table import OF_LAYERS, SMALL, UnsuitableEngineError
 from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
-from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import missing, require
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
@@ -82,8 +81,6 @@ def sweep(
         StorageError: The disk is full or cannot be written; the sweep can be resumed.
     """
     require("sweeps", "sweep", "running on many workers")
-    if not isinstance(spec, str | Path | Plan):
-        raise ArgumentTypeError("spec", "the path of a sweep's file, or the result of `read_plan`", shown(spec))
     plan, place = spec if isinstance(spec, Plan) else read_plan(spec), Path(store)
     engine = plan.engine or first_engine()
     variables = layout(plan)
