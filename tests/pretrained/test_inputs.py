@@ -165,6 +165,22 @@ def test_tokens_that_fill_up_a_prompt_behind_its_end_are_not_measured(dtype: tor
     torch.testing.assert_close(states.feed_forward[-1], last, rtol=1e-5, atol=1e-6)
 
 
+class _Marked(nn.Module):
+    """Reads a mask that says which tokens are marked, and hides none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.mark = _Encoder(), nn.Parameter(torch.randn(8))
+
+    def forward(self, src: torch.Tensor, global_attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.encoder(src + global_attention_mask[..., None] * self.mark)
+
+
+def test_a_mask_that_hides_nothing_is_no_padding() -> None:
+    arguments = {"src": torch.randn(1, 6, 8), "global_attention_mask": torch.tensor([[1, 0, 0, 0, 0, 0]])}
+    assert td.trace(load(_Marked().eval(), inputs=arguments), [arguments]).sizes["token"] == 6
+
+
 class _Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -19,6 +19,9 @@ from tokendynamics.pretrained.architecture import Architecture
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 """Arguments of transformers' networks that have an entry for each token, along their second axis."""
 
+_OF_PADDING = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask")
+"""Masks of transformers' networks that say which tokens are there."""
+
 _OF_TRANSFORMERS = (*_BY_TOKEN, "pixel_values")
 
 
@@ -102,7 +105,7 @@ def _without_padding(inputs: dict[str, Any], main_input: str | None) -> dict[str
         ArgumentValueError: Of a mask: what it hides stands elsewhere, or belongs to what cannot be cut with it.
     """
     for name, mask in inputs.items():
-        named = name.endswith("attention_mask") or name.endswith("padding_mask")
+        named = name in _OF_PADDING or name.endswith("padding_mask")  # a global_attention_mask hides nothing
         if not (named and isinstance(mask, Tensor) and mask.ndim == 2 and len(mask) == 1):
             continue
         kinds, tokens = mask.unique(), mask.shape[1]
