@@ -113,7 +113,7 @@ def test_pixels_are_a_prompt_where_there_is_no_image_processor() -> None:
 
 
 def test_what_is_ambiguous_is_refused_by_name(live: Any) -> None:
-    for shape in ((5,), (2, 5, 3), (1, 1, 5, 3)):
+    for shape in ((5,), (2, 1, 5, 3), (1, 1, 5, 3)):
         with pytest.raises(ArgumentValueError, match="prompt 1: expected one series, an array of 2 axes, got shape"):
             td.trace(live, series_of(*shape))
     both = td.load(Series().eval(), inputs=(torch.randn(2, 6, 3), torch.zeros(2, 6, dtype=torch.bool)))

@@ -65,9 +65,9 @@ def trace(
 
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
-        texts: One prompt, several, or several by name. A prompt is a text; token ids; an image (path, PIL image, array;
-            a folder is several); real numbers (a series, a waveform, pixels) for a live network with one such argument;
-            or arguments of the forward pass by name, for one input.
+        texts: One prompt, several in a list or an array, or several by name. A prompt is a text; token ids; an image
+            (path, PIL image, array; a folder is several); real numbers (a series, a waveform, pixels) for a live
+            network with one such argument; or arguments of the forward pass by name, for one input.
         sinks: What "removed" leaves out: "detect" (norm above `sink_ratio`, above 1, times the prompt's median after
             that layer; one in half of the layers is left out in all), or positions, such as ``(0,)``, or ``()``.
         sink_ratio: See `sinks`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -26,7 +26,7 @@ from torch import Tensor
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids
+from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids, as_token_ids
 from tokendynamics.pretrained.inputs import Texts, images_in, is_image, is_real
 from tokendynamics.pretrained.packs import ids_in
 from tokendynamics.provenance.progress import Progress, silent, tracked_if_many
@@ -83,6 +83,11 @@ class NamedPrompts(dict[str, Any]):
         return written
 
 
+_AXES_OF_ROWS, _SEVERAL = 2, 2
+
+_ONE = (str, Mapping, list, tuple, Tensor, np.ndarray)
+"""Kinds of one prompt that can be gone through."""
+
 ADDED = "added by the tokenizer"
 """What is recorded of special tokens by default."""
 
@@ -107,13 +112,30 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None, report: Progress =
         named = dict(texts)
     elif isinstance(texts, Path) and texts.is_dir():
         named = {path.name: path for path in images_in(texts)}
-    elif isinstance(texts, list | tuple) and not are_token_ids(texts):
-        named = {f"prompt {number}": text for number, text in enumerate(texts, start=1)}
+    elif (several := _several(texts, ckpt)) is not None:
+        named = {f"prompt {number}": text for number, text in enumerate(several, start=1)}
     elif texts is None or isinstance(texts, bytes | int | float):
-        raise ArgumentTypeError(expected("texts", "a text, several, or several by name", type(texts).__name__))
+        raise ArgumentTypeError("texts", "a text, several, or several by name", type(texts).__name__)
+    elif isinstance(texts, Iterable) and not isinstance(texts, _ONE):
+        advice = "pass a list of inputs, such as list(...)"
+        raise ArgumentTypeError("texts", "a text, several in a list, or several by name", type(texts).__name__, advice)
     else:
         named = {"prompt 1": texts}
     return NamedPrompts(_checked_names(named))
+
+
+def _several(texts: Any, ckpt: Checkpoint | None) -> list[Any] | None:
+    """Return the prompts of a list, or of an array whose rows are ids or which has one axis more than an input."""
+    if isinstance(texts, list | tuple):
+        return None if are_token_ids(texts) else list(texts)
+    if not isinstance(texts, Tensor | np.ndarray) or len(texts.shape) < _AXES_OF_ROWS or len(texts) < _SEVERAL:
+        return None
+    if is_real(texts):
+        example = list(ckpt.example.values()) if ckpt is not None else []
+        rows = len(example) == 1 and example[0].is_floating_point() and example[0].ndim == len(texts.shape)
+    else:
+        rows = len(texts.shape) == _AXES_OF_ROWS and as_token_ids(texts[:1], "texts") is not None
+    return list(texts) if rows else None
 
 
 def _checked_names(named: dict[Any, Any]) -> dict[str, Any]:
