@@ -122,14 +122,14 @@ def write_checkpoint(network: Any, tokenizer: Any | None, folder: Path, name: st
         StorageError: The disk is full, or nothing can be written there.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ArgumentValueError(expected("folder", "a folder that is not there yet, or is empty", folder))
+        raise ArgumentValueError("folder", "a folder that is not there yet, or is empty", folder)
     if not hasattr(network, "save_pretrained"):
-        raise CheckpointError(expected(name, "a network that transformers can save", type(network).__name__))
+        raise CheckpointError(name, "a network that transformers can save", type(network).__name__)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made, silenced():
             place = Path(made) / folder.name
-            with refusing(lambda words: CheckpointError(expected(name, "a network that can be saved", words))):
+            with refusing(lambda words: CheckpointError(name, "a network that can be saved", words)):
                 network.save_pretrained(place)
                 if tokenizer is not None and hasattr(tokenizer, "save_pretrained"):
                     tokenizer.save_pretrained(place)
@@ -378,7 +378,7 @@ class Checkpoint:
         if len(packs) != 1:
             advice = "pass them one by one, or prompts of one length"
             wanted, came = "prompts that can share a forward pass", f"{self.name}, which takes {self.packing}"
-            raise ArgumentValueError(expected("texts", wanted, came, advice))
+            raise ArgumentValueError("texts", wanted, came, advice)
         return packs[0]
 
     def fewest_packs(self, several: Sequence[Tensor | Mapping[str, Any]], tokens: int | None = None) -> list[Pack]:
@@ -667,14 +667,14 @@ class Checkpoint:
         if self.streamed:
             advice = "load it where it fits, or with device_map"
             came = "one whose blocks are read while they run"
-            raise CheckpointError(expected(self.name, "a network in memory as a whole", came, advice))
+            raise CheckpointError(self.name, "a network in memory as a whole", came, advice)
 
     def _not_run(self, words: str) -> CheckpointError:
-        return CheckpointError(expected(self.name, "a network that runs", words))
+        return CheckpointError(self.name, "a network that runs", words)
 
     def _all_arguments(self, several: Any) -> list[dict[str, Any]]:
         if not isinstance(several, Sequence) or isinstance(several, str | bytes):
-            raise ArgumentTypeError(expected("several", "a list of prompts", shown(several)))
+            raise ArgumentTypeError("several", "a list of prompts", shown(several))
         return [self._arguments(given) for given in several]
 
     def _arguments(self, ids: Any) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._blocks import BlockCall, joining
 from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass, states_given, with_state
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
@@ -440,10 +439,10 @@ def check_axes(
         usual = "(input, channel, time)" if len(shape) < 4 else "(input, channel, row, column)"
         came = f"{shape} with the tokens along the last axis, as in {usual}"
         advice = "turn them inside of the blocks, so that these read and return (input, token, feature)"
-        raise LayoutNotFoundError(expected(start.name, _WANTED, came, advice))
+        raise LayoutNotFoundError(start.name, _WANTED, came, advice)
     if not axes and len(shape) == 3 and shape[1] == shape[2]:
         came = f"{shape}, where trying does not show which axis is that of the tokens"
-        raise LayoutNotFoundError(expected(start.name, _WANTED, came, "make inputs of more tokens"))
+        raise LayoutNotFoundError(start.name, _WANTED, came, "make inputs of more tokens")
 
 
 def check_one_sequence(
@@ -472,9 +471,7 @@ def check_one_sequence(
     which = " or ".join(dict.fromkeys(f"its module {tower}" for tower in towers if tower))
     advice = f"pass {which}, with inputs= of that" if which else "wrap it in a module that runs them once"
     came = f"one that {twice if second == first else others}"
-    raise LayoutNotFoundError(
-        expected(type(network).__name__, "a network whose blocks read one sequence", came, advice)
-    )
+    raise LayoutNotFoundError(type(network).__name__, "a network whose blocks read one sequence", came, advice)
 
 
 def _from_to(names: Sequence[str]) -> str:
@@ -538,9 +535,9 @@ def _check_inputs_first(
         first = _spreads(network, inputs(2), block, 0) and not _spreads(network, inputs(2), block, 1)
     if first:
         advice = "build it with batch_first=True if its class has that; others of this layout are not read"
-        raise LayoutNotFoundError(expected(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", advice))
+        raise LayoutNotFoundError(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", advice)
     if shape[1] < 2:
-        raise LayoutNotFoundError(expected(start.name, _WANTED, f"{shape}", "make inputs of at least two tokens"))
+        raise LayoutNotFoundError(start.name, _WANTED, f"{shape}", "make inputs of at least two tokens")
 
 
 def _of_attention(network: nn.Module, given: Mapping[str, Any], block: BlockCall) -> tuple[int, ...]:
