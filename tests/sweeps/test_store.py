@@ -46,6 +46,23 @@ def stopped_after(tasks: int, monkeypatch: pytest.MonkeyPatch, chunks: int = 0) 
     monkeypatch.setattr(Store, "write", write)
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_arrays_come_in_the_order_of_the_plan_however_they_are_listed(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    opened = module.xr.open_zarr
+
+    def listed(*arguments: Any, **options: Any) -> Any:
+        dataset = opened(*arguments, **options)
+        return dataset[sorted(map(str, dataset.variables))[::step]]
+
+    monkeypatch.setattr(module.xr, "open_zarr", listed)
+    dataset, plan = open_store(whole), parse_plan(SMALL, "small.toml")
+    assert list(dataset.variables) == list(module.layout(plan))
+    assert list(dataset.coords) == [axis.name for axis in plan.axes]
+    assert list(dataset.to_dataframe().index.names) == list(plan.dims)
+
+
 @pytest.mark.parametrize(("tasks", "chunks"), [(0, 0), (4, 3), (11, 6)])
 def test_a_stopped_sweep_resumes_to_the_same_bytes(
     tasks: int, chunks: int, small: Plan, whole: Path, client: Client, tmp_path: Path

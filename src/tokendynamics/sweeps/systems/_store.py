@@ -337,9 +337,8 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
     plan = parse_plan(stored_attributes(place)[SPECIFICATION], place.name)
     check_arrays_3(place, "store", "the store of a sweep")
     try:
-        with warnings.catch_warnings():
-            # The manifest beside the arrays is no part of the format.
-            warnings.simplefilter("ignore", category=ZarrUserWarning)
+        # The manifest beside the arrays is no part of the format.
+        with warnings.catch_warnings(action="ignore", category=ZarrUserWarning):
             # Not the consolidated descriptions: those that were checked are read.
             dataset = xr.open_zarr(place, consolidated=False, zarr_format=3, chunks=None)
         # What varies in a random design is a coordinate of its points, though no index.
@@ -349,6 +348,7 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
             if not _is_array_of(variable, dataset.variables.get(name), place / name / "zarr.json"):
                 came = f"{place}, whose array {name!r} is not that of its specification"
                 raise ArgumentValueError("store", "the store of a sweep", came)
+        dataset = dataset[list(dict.fromkeys([*variables, *dataset.variables]))]  # Zarr lists them in any order.
         complete = dataset[COMPLETE].values
         _check_chunks(place, plan, variables)
     except ArgumentValueError:
