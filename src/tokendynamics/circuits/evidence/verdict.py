@@ -9,7 +9,7 @@ from typing import Literal
 from tokendynamics.circuits.evidence._interventions import twice_or_together
 from tokendynamics.circuits.evidence._trial import EvidenceTrial
 from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument, all_of, any_of
-from tokendynamics.words import listing, number
+from tokendynamics.words import number
 
 Verdict = Literal["attention", "feed-forward", "both", "either", "undecided"]
 
@@ -148,29 +148,21 @@ def _large(share: Estimate) -> bool:
     return share.above(math.sqrt(MAY_MISS)) is not False
 
 
-_LINEAR = ("lost with linear hidden units", "lost with a linear norm and linear hidden units")
-
-
 def _numbers(findings: Findings) -> str:
-    shared = twice_or_together(findings.twice)
-    parts = {
-        "Attention": [
-            ("through the keys", findings.keys),
-            ("through the queries", findings.queries),
-            ("lost with an additive attention", findings.without_attention),
-        ],
-        "Feed-forward part": [
-            ("left with an additive attention", findings.after_attention),
-            *zip(_LINEAR, findings.without_bends, strict=False),
-        ],
-        "Alone or together": [
-            ("left with linear units", findings.by_attention),
-            ("computed by either part alone" if shared is findings.twice else "needs both parts", shared),
-        ],
-    }
-    return " ".join(
-        f"{part}: {listing([f'{words} {share.written(findings.confidence)}' for words, share in shares])}."
-        for part, shares in parts.items()
+    """Return the shares that decide, each with what was changed to measure it."""
+
+    def written(share: Estimate) -> str:
+        return share.written(findings.confidence)
+
+    shared, (units, *with_norm) = twice_or_together(findings.twice), findings.without_bends
+    together = "is computed by either part alone" if shared is findings.twice else "needs both parts"
+    norm = "".join(f", and {written(share)} if the norm is linear, too" for share in with_norm)
+    return (
+        f"Of the interaction in q_true, {written(findings.keys)} comes through the keys and "
+        f"{written(findings.queries)} through the queries. If the attention writes only sums of functions of one category, "
+        f"{written(findings.without_attention)} of it is lost and {written(findings.after_attention)} is left. If the "
+        f"hidden units are linear, {written(units)} is lost{norm}; {written(findings.by_attention)} is left. A share "
+        f"of {written(shared)} {together}."
     )
 
 

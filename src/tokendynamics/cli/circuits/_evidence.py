@@ -99,7 +99,7 @@ def _chosen(
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
     """Return the learned model of a folder, or of several the one with the median loss."""
     from tokendynamics.circuits.learning import LearningRecord
-    from tokendynamics.report.circuits.models import median_record
+    from tokendynamics.report.circuits.models import median_record, why_chosen
 
     folder = Path(model)
     several = sorted(folder.glob("seed-*/record.json"))
@@ -109,7 +109,7 @@ def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
         record = median_record([LearningRecord.open(path.parent) for path in several])
     except ArgumentValueError as error:
         raise renamed(error, {"folder": "MODEL"}) from error
-    say(f"{folder} holds {plural(len(several), 'run')}; seed {record.seed} is used, which has the median loss")
+    say(f"{folder} holds {plural(len(several), 'run')}; seed {record.seed} is used{why_chosen(len(several))}")
     return record
 
 

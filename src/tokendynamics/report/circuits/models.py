@@ -301,7 +301,7 @@ def learning_report(
     evidence = evidences[records.index(shown)]
     seeds = _seeds_section(records, evidences)
     model, head = shown.transformer, best_head(evidence) if evidence else 0
-    about = f"The model shown below is that of seed {shown.seed}, which has the median loss."
+    about = f"The model shown below is that of seed {shown.seed}{why_chosen(len(records))}."
     stopped = f"The run stopped: {shown.status}. Its last finite weights are shown and were not measured."
     return CircuitsReport(
         question="is what it learned in the attention or in the feed-forward part?",
@@ -326,6 +326,16 @@ def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
     """Return the run with the (lower) median of the final losses; runs that became not finite come last."""
     ordered = sorted(records, key=lambda record: (not np.isfinite(record.final_loss), record.final_loss))
     return ordered[(len(ordered) - 1) // 2]
+
+
+def why_chosen(runs: int) -> str:
+    """Return why `median_record` chose the run, as a clause; nothing where there is one.
+
+    >>> why_chosen(3), why_chosen(2)
+    (', which has the median loss', ', which has the lower of the two middle losses')
+    """
+    which = "median loss" if runs % 2 else "lower of the two middle losses"
+    return f", which has the {which}" if runs > 1 else ""
 
 
 def best_head(evidence: Evidence) -> int:
