@@ -159,10 +159,11 @@ def _numbers(findings: Findings) -> str:
     norm = "".join(f", and {written(share)} if the norm is linear, too" for share in with_norm)
     return (
         f"Of the interaction in q_true, {written(findings.keys)} comes through the keys and "
-        f"{written(findings.queries)} through the queries. If the attention writes only sums of functions of one "
-        f"category, {written(findings.without_attention)} of it is lost and {written(findings.after_attention)} is left. If the "
-        f"hidden units are linear, {written(units)} is lost{norm}; {written(findings.by_attention)} is left. A share "
-        f"of {written(shared)} {together}."
+        f"{written(findings.queries)} through the queries. "
+        f"If the attention writes only sums of functions of one category, {written(findings.without_attention)} of it "
+        f"is lost and {written(findings.after_attention)} is left. "
+        f"If the hidden units are linear, {written(units)} is lost{norm}; {written(findings.by_attention)} is left. "
+        f"A share of {written(shared)} {together}."
     )
 
 
