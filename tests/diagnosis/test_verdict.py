@@ -399,6 +399,17 @@ def test_parts_that_others_undo_are_not_a_share_of_the_rise(measured: xr.Dataset
     )
 
 
+def test_a_rise_that_ends_before_the_number_beside_it_is_said_to(measured: xr.Dataset) -> None:
+    """All layers are equal to within the interval; the largest value is that of the last, the rise ends at layer 1."""
+    table = with_end(measured, consensus_relative=0.30, width=0.2)
+    for layer, value in enumerate((0.22, 0.26, 0.30), start=1):
+        table.consensus_relative.loc[{"layer": layer}] = value
+    where = judge(None, table)
+    assert where.worst.layers == (1, 2, 3)
+    assert "equal to within the interval (0.30)" in where.sentences[1].text
+    assert where.sentences[1].text.endswith("contributes +0.22 of the total +0.22 up to layer 1.")
+
+
 @pytest.mark.parametrize("common", [-0.09, -0.006, -0.004, 0.4, 1.004, 1.09])
 def test_an_estimate_outside_0_to_1_is_no_share(measured: xr.Dataset, common: float) -> None:
     table = measured.assign(share_position=measured.share_position * 0).copy(deep=True)

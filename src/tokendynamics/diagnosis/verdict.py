@@ -357,7 +357,9 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
             f"(similarity at most {fixed(float(np.nanmax(values[1:])))})."
         )
         return Finding(text, "shares", numbers)
-    causes = _causes(_steps(trace, worst))
+    first = worst.layers[0]  # of a plateau, whose largest value may be that of a later layer
+    until = "" if fixed(float(values[first])) == fixed(value) else f" up to layer {first}"
+    causes = _causes(_steps(trace, worst), until)
     causes += f" {further_causes}" if further_causes and name in _PLAIN else ""
     end = float(values[-1])
     places = 2 if worst.state == states[-1] else digits_apart(value, end)
@@ -402,8 +404,13 @@ def _steps(trace: xr.Dataset, worst: Worst) -> dict[str, float]:
     }
 
 
-def _causes(by_part: dict[str, float]) -> str:
-    """Say which parts cause the larger half of a rise that shows in two decimals, if they are few."""
+def _causes(by_part: dict[str, float], until: str = "") -> str:
+    """Say which parts cause the larger half of a rise that shows in two decimals, if they are few.
+
+    Args:
+        by_part: What each does.
+        until: What follows the total, where the rise ends before the layer whose number stands beside it.
+    """
     parts, steps = list(by_part), np.array(list(by_part.values()))
     total = steps.sum()
     if not round(total, 2) > 0:
@@ -413,16 +420,16 @@ def _causes(by_part: dict[str, float]) -> str:
     if enough > min(MOST_PARTS_NAMED, max(1, len(steps) // 4)):
         part, layer = parts[order[0]].removeprefix("the ").split(" of ")
         largest = f"the largest contribution is {fixed(float(steps[order[0]]), sign=True)} ({part}, {layer})"
-        return f" No small set of parts causes it; {largest}."
+        return f" No small set of parts causes {f'the rise{until}' if until else 'it'}; {largest}."
     chosen = sorted(order[:enough].tolist())
     named = listing([parts[place] for place in chosen])
     contributes, contribution = "contributes" if enough == 1 else "contribute", float(steps[chosen].sum())
     undone, whole = contribution - float(total), fixed(float(total), sign=True)
     subject = f" {named[0].upper()}{named[1:]} {contributes}"
     if round(undone, 2) > 0:  # more than the whole rise is no share of it
-        return f"{subject} {fixed(contribution, sign=True)}, of which the other parts undo {fixed(undone)}."
+        return f"{subject} {fixed(contribution, sign=True)}{until}, of which the other parts undo {fixed(undone)}."
     part = fixed(contribution, sign=True) if undone <= 0 else whole
-    return f"{subject} {part} of the total {whole}."
+    return f"{subject} {part} of the total {whole}{until}."
 
 
 def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
