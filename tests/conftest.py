@@ -162,7 +162,7 @@ def _each_value(product: list[pytest.Function]) -> list[pytest.Function]:
                 known.append(value)
             place[name] = next(number for number, other in enumerate(known) if value is other)
         places.append(place)
-    longest = max(values, key=lambda name: len(values[name]))
+    longest = max(values, key=lambda name: len(values[name]), default="")
 
     def beside(number: int) -> bool:
         return any(place != places[number][longest] % len(values[name]) for name, place in places[number].items())
