@@ -531,7 +531,8 @@ def test_smollm2_draws_together_and_its_first_token_is_both_massive_and_an_atten
     assert end.centred_cos2.values == pytest.approx([0.09, 0.23], abs=0.03)
     details = {entry.figure: entry for entry in verdict.details}
     assert details["norms"].values["position"] == 0
-    assert details["norms"].values["layers"] == [*range(3, 10), *range(12, 31)]
+    # In layers 3 to 9 its norm, or that of another token, is up to 10 times the median, which is not massive yet.
+    assert details["norms"].values["layers"] == [*range(12, 30)]
     assert details["attention"].values["massive"]
     assert (details["attention"].values["position"], details["attention"].values["largest"]) == (
         0,
