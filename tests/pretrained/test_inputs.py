@@ -204,3 +204,62 @@ def test_padding_that_cannot_be_cut_off_is_refused() -> None:
         ):
             td.trace(live, inputs)
         td.trace(live, inputs | {name: torch.full_like(inputs[name], name == "attention_mask")})
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        weights = (q @ k.transpose(1, 2) / 8**0.5).masked_fill(hidden, -torch.inf).softmax(dim=-1).nan_to_num()
+        return x + self.out(weights @ v)
+
+
+class _Masked(nn.Module):
+    """Its mask has a name and a shape of its own; `there` is what it says of a token that the others see."""
+
+    def __init__(self, there: bool, causal: int | None = None) -> None:
+        super().__init__()
+        self.there, self.causal, self.blocks = there, causal, nn.ModuleList(_Block() for _ in range(2))
+
+    def forward(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        hidden = m.reshape(len(x), 1, -1).bool() != self.there
+        if self.causal is not None:
+            hidden = hidden | torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(self.causal)
+        for block in self.blocks:
+            x = block(x, hidden)
+        return x
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("form", [lambda m: m, lambda m: m.bool(), lambda m: m.float()[:, None, None]])
+def test_a_mask_of_any_name_and_shape_that_hides_tokens_is_refused(there: bool, form: Any) -> None:
+    x = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(2))
+    every, some = torch.full((1, 6), int(there)), torch.full((1, 6), int(there))
+    some[:, 4:] = int(not there)
+    live = load(_Masked(there).eval(), inputs={"x": x, "m": form(every)})
+    words = "m: expected a mask that hides no token, got one that hides 2 of 6"
+    with pytest.raises(ArgumentValueError, match=words):
+        td.trace(live, {"x": x, "m": form(some)})
+    td.trace(live, {"x": x, "m": form(every)})
+
+
+def test_tokens_that_no_other_sees_without_a_mask_of_the_input_are_measured() -> None:
+    """No token sees the last one where each sees those before it alone; nor is a mark of tokens a mask."""
+    x = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(2))
+    marks = torch.tensor([[1, 0, 0, 1, 0, 0]])
+    strict = load(_Masked(True, causal=0).eval(), inputs={"x": x, "m": torch.ones(1, 6)})
+    assert td.trace(strict, {"x": x, "m": torch.ones(1, 6)}).sizes["token"] == 6
+    marked = load(_OfTwoKinds().eval(), inputs={"x": x, "m": marks})
+    assert td.trace(marked, {"x": x, "m": marks}).sizes["token"] == 6
+
+
+class _OfTwoKinds(_Masked):
+    def __init__(self) -> None:
+        super().__init__(True, causal=0)
+        self.kinds = nn.Embedding(2, 8)
+
+    def forward(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + self.kinds(m), torch.ones_like(m))

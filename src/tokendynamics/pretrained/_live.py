@@ -36,9 +36,6 @@ _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
 
 _WRAP = "wrap the network in a module whose arguments are tensors"
 
-_AXES_OF_FLAGS = 2
-"""Axes of a tensor (input, token) whose ones or zeros say that all tokens count, or are of one kind."""
-
 
 def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: nn.Module) -> Callable[[int], Any]:
     """Return a function that makes arguments like an example for a number of inputs.
@@ -91,7 +88,8 @@ def _tensors_inside(arguments: Mapping[str, Any]) -> str:
 def _is_kept(name: str, value: Tensor) -> bool:
     """Tell whether a tensor says which tokens count or where they are, so that other numbers would change its sense."""
     named = any(word in name for word in ("mask", "position", "token_type"))
-    flags = value.ndim == _AXES_OF_FLAGS and any(bool((value == flag).all()) for flag in (0, 1))
+    by_token = value.ndim > 1 and value.numel() == len(value) * value.shape[-1]
+    flags = by_token and any(bool((value == flag).all()) for flag in (0, 1))
     return named or value.dtype == torch.bool or value.is_complex() or flags
 
 

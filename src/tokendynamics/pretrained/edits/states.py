@@ -29,6 +29,9 @@ from tokendynamics.pretrained.packs import Pack
 FAR = 4
 """Receivers at least this many tokens away count: nearer ones attend to a token for what it says."""
 
+_KINDS = 2
+"""Different entries of a mask."""
+
 FEWEST = 8
 """Receivers below which their mean is noise: with fewer, random networks give some token a third of it."""
 
@@ -41,11 +44,13 @@ class _Receivers:
         far: From which of them a token receives.
         count: How many these are.
         alike: What they would give it in sum if each attended alike to all that it sees.
+        seen: Whether any of them sees a token.
     """
 
     far: Bool[Tensor, "prompt row token"]
     count: Int[Tensor, "prompt token"]
     alike: Float[Tensor, "prompt token"]
+    seen: Bool[Tensor, "prompt token"]
 
 
 @dataclass
@@ -57,11 +62,13 @@ class ReceivedAttention:
         received: For each attention the mean over heads, and over the tokens at least `FAR` away that see it, of the
             weight that goes to a token, (prompt, token); NaN where fewer than `FEWEST` do.
         uniform: The same if each of them attended alike to all that it sees.
+        seen: Whether any token sees a token, in any of these attentions; None before the first.
     """
 
     lengths: tuple[int, ...] | None
     received: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
     uniform: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
+    seen: Bool[Tensor, "prompt token"] | None = None
     _there: Bool[Tensor, "prompt token"] | None = None
     _last: tuple[Tensor | None, _Receivers] | None = None
     _alike: tuple[_Receivers | None, Tensor, Tensor] | None = None
@@ -79,6 +86,10 @@ class ReceivedAttention:
         for rows, weights, shown in call.by_rows():
             mean = weights.float().mean(dim=1)
             receivers_of = self._receivers(shown, rows, self._there, mean.shape)
+            if self.seen is None or self.seen.shape != receivers_of.seen.shape:
+                self.seen = receivers_of.seen
+            elif self.seen is not receivers_of.seen:  # most layers share their mask
+                self.seen = self.seen | receivers_of.seen
             parts = (mean * receivers_of.far).sum(dim=-2), receivers_of.count, receivers_of.alike
             sums = [former + part for former, part in zip(sums, parts, strict=True)]
         total, count, alike = sums
@@ -128,7 +139,7 @@ def _receivers(shown: Tensor | None, rows: slice, there: Bool[Tensor, "prompt to
     seen = seen.to(there.device) & there[:, rows, None] & there.unsqueeze(-2)
     far = seen & ((place[rows, None] - place).abs() >= FAR)
     alike = seen.sum(dim=-1, keepdim=True).clamp(min=1).reciprocal()
-    return _Receivers(far, far.sum(dim=-2), (alike * far).sum(dim=-2))
+    return _Receivers(far, far.sum(dim=-2), (alike * far).sum(dim=-2), seen.any(dim=-2))
 
 
 @dataclass(frozen=True)
@@ -210,6 +221,26 @@ def _run(network: nn.Module, inputs: Mapping[str, Any]) -> Any:
         return network(**arguments_for(network, inputs))
 
 
+def _check_seen(pack: Pack, seen: Bool[Tensor, "prompt token"] | None) -> None:
+    """Refuse tokens that an argument hides from all others: padding would be measured as tokens.
+
+    Raises:
+        ArgumentValueError: One argument says of each token whether any other sees it, and of some that none does.
+    """
+    if seen is None or pack.lengths is not None or bool(seen.all()):
+        return
+    hidden = ~seen.cpu()
+    for name, value in pack.arguments.items():
+        kinds = (
+            value.cpu().reshape(-1).unique() if isinstance(value, Tensor) and value.numel() == hidden.numel() else ()
+        )
+        flags = [value.cpu().reshape(hidden.shape) == kind for kind in kinds] if len(kinds) == _KINDS else []
+        if any(torch.equal(of_kind, hidden) for of_kind in flags):
+            came = f"one that hides {int(hidden.sum())} of {hidden.numel()}"
+            advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
+            raise ArgumentValueError(name, "a mask that hides no token", came, advice)
+
+
 def _joined(states: list[Tensor]) -> Tensor:
     """Join all in one tensor, on the device of the first; the list is emptied, since each state is in memory twice."""
     joined = torch.stack([state.detach().to(states[0].device) for state in states])
@@ -269,6 +300,7 @@ class StateWatch(Hooks):
         with noticing(seen), OwnTokens(self._network, self._layout) as tokens:
             output = _run(network, pack.arguments)
         check_ran(self._ran, self._layout, type(network).__name__)
+        _check_seen(pack, attention_seen.seen)
         places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
