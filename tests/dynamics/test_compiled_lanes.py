@@ -31,8 +31,8 @@ class Case:
         ov: (system, dim, dim).
         metric: Of the ellipsoids, (system, dim, dim).
         starts: (system, token, dim).
-        kind: "free", "sphere", "ellipsoid" (causal), "turning" (on the sphere, sinusoidal and rotary) or "jumping" (on
-            the sphere, two pieces in turn: the step that a system had is taken on into the next piece).
+        kind: "free", "sphere", "ellipsoid" (causal), "turning" (on the sphere, sinusoidal) or "jumping" (on the
+            sphere, rotary, two pieces in turn: the step that a system had is taken on into the next piece).
     """
 
     qk: Array
@@ -58,9 +58,10 @@ class Case:
         qk, positions = self.qk[:, None], None
         if self.kind == "turning":
             waves = np.broadcast_to([1.0, 2.0, 3.0], (len(self.qk), 1, DIM))
-            qk, matrix = Sinusoidal(qk, waves, 2 * waves, 0.3 * waves), np.eye(DIM)[:, :2]
-            positions = RotaryPositions(matrix, matrix, scale=0.5)
+            qk = Sinusoidal(qk, waves, 2 * waves, 0.3 * waves)
         if self.kind == "jumping":
+            matrix = np.eye(DIM)[:, :2]
+            positions = RotaryPositions(matrix, matrix, scale=0.5)
             qk = Periodic(np.random.default_rng(9).normal(size=(2, DIM, DIM)), 0.8)
         attention = Attention(qk, self.ov[:, None], causal=self.kind == "ellipsoid", positions=positions)
         return simulate(Flow(attention, spaces.get(self.kind, Sphere())), self.starts, times, **(OPTIONS | options))

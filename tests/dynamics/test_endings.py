@@ -23,7 +23,9 @@ TOLERANCES = [(1e-3, 0.0), (1e-10, 0.0), (1e-4, -3.0), (1e-6, 1e6)]
 
 def run(engine, flow, start, times, tau=None, **tolerances):
     """The engine, or the method in fixed steps of a two-hundredth of the horizon."""
-    if engine in ("batched", "compiled", "stiff"):
+    if engine == "compiled":  # one method for all tolerances, so that it is compiled once
+        return simulate(flow, start, times, engine=engine, method="dopri5", **tolerances)
+    if engine in ("batched", "stiff"):
         return simulate(flow, start, times, engine=engine, **tolerances)
     if engine == "layers":
         return simulate(flow, start, times, engine=engine, tau=tau)

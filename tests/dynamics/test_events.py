@@ -265,7 +265,7 @@ def test_of_several_events_the_earliest_counts_whatever_their_order(engine):
     flow = Flow(Attention(EYE, EYE), Free())
     early, late = NormAbove(2.0), NormAbove(2.01 if engine != "layers" else 5.0, status=Status.EQUILIBRIUM)
     for events in ([early, late], [late, early]):
-        run = simulate(flow, [[1.0, 0.0, 0.0]], [0.0, 4.0, 10.0], engine=engine, events=events)
+        run = simulate(flow, [[1.0, 0.0, 0.0], [0.9, 0.1, 0.0]], [0.0, 4.0, 10.0], engine=engine, events=events)
         assert str(run.status) == "diverged"
 
 

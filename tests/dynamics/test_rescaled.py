@@ -183,13 +183,13 @@ def test_two_opposite_tokens_have_the_limit_of_their_integral(engine: Engine) ->
 @pytest.mark.parametrize("engine", CONTROLLED)
 def test_where_exponentials_overflow_tokens_are_at_their_hardmax(engine: Engine) -> None:
     """At t = 1000 each token is at a vertex of the hull, the one that its own logits are largest for."""
-    start = np.array([[1.0, 0.2], [-0.4, 1.1], [-0.9, -0.8], [0.1, 0.05], [0.3, -0.2]])
-    of = flow(np.diag([1.0, 2.0]), np.eye(2))
+    start = np.array([[1.0, 0.2, 0.4], [-0.4, 1.1, -0.7], [-0.9, -0.8, 0.2], [0.1, 0.05, -0.1], [0.3, -0.2, 0.1]])
+    of = flow(np.diag([1.0, 2.0, 1.5]), EYE)
     run = run_of(engine, of, start, [0.0, 30.0, 1000.0])
     late = run.tensor[-1].numpy()
     assert np.isfinite(late).all()
     np.testing.assert_allclose(late, run.tensor[1].numpy(), atol=1e-9)
-    logits = late @ np.diag([1.0, 2.0]) @ late.T
+    logits = late @ np.diag([1.0, 2.0, 1.5]) @ late.T
     assert (logits.max(axis=1) - logits.diagonal()).max() < 1e-9
     plain = td.simulate(of, start, [0.0, 1000.0], engine="batched")
     assert str(plain.status) == "diverged"
@@ -241,11 +241,11 @@ def test_coordinates_in_the_span_of_few_tokens_give_the_same() -> None:
 )
 def test_events_are_those_of_rescaled_tokens(engine: Engine) -> None:
     near = torch.tensor([[1.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
-    still = run_of(engine, flow(0 * np.eye(2), np.eye(2)), near, [0.0, 60.0], events=[AtRest(1e-6)])
+    still = run_of(engine, flow(0 * np.eye(2), np.eye(2)), near, [0.0, 60.0], events=[AtRest(1e-6)], step=0.04)
     assert str(still.status) == "equilibrium"
     # |z_i − z̄| = e^{−t}/4 is the speed.
     assert float(still.end_times) == pytest.approx(np.log(0.25 / 1e-6), abs=0.05)
-    alike = run_of(engine, flow(0 * np.eye(2), np.eye(2)), near, [0.0, 60.0], events=[Consensus(1e-3)])
+    alike = run_of(engine, flow(0 * np.eye(2), np.eye(2)), near, [0.0, 60.0], events=[Consensus(1e-3)], step=0.04)
     assert str(alike.status) == "consensus"
     bounded = run_of(engine, flow(np.eye(2), np.eye(2)), 3 * near, [0.0, 400.0], events=[NormAbove(10.0)], step=1.0)
     assert str(bounded.status) == "reached the horizon"

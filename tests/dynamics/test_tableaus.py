@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tokendynamics.dynamics.engines.tableau import DOP853, TABLEAUS, Tableau
+from tokendynamics.dynamics.engines.tableau import TABLEAUS, Tableau
 
 Tree = tuple["Tree", ...]
 Row = tuple[Fraction, ...]
@@ -123,7 +123,8 @@ def test_the_error_estimate_is_the_difference_to_a_lower_order(name: str) -> Non
 
 
 def test_the_second_estimate_of_dop853_is_the_difference_to_order_3() -> None:
-    lower = tuple(b - c for b, c in zip(DOP853.weights, DOP853.coarse, strict=True))
+    method = TABLEAUS["dop853"]
+    lower = tuple(b - c for b, c in zip(method.weights, method.coarse, strict=True))
     assert order("dop853", lower) == 3
 
 

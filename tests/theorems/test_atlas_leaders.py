@@ -33,10 +33,11 @@ def drawn(systems: int, tokens: int, dim: int, seed: int, speed: float = 1.0) ->
 @pytest.mark.parametrize("frame", ["tokens", "rescaled"])
 @pytest.mark.parametrize(("tokens", "dim", "speed"), [(4, 2, 1.0), (6, 3, 0.3)])
 def test_inside_its_hypotheses_tokens_go_straight(tokens: int, dim: int, speed: float, frame: Any) -> None:
-    flow, start = drawn(200, tokens, dim, seed=1, speed=speed)
+    flow, start = drawn(60, tokens, dim, seed=2, speed=speed)
     (check,) = td.check(flow, start, statements=["hardmax-4"])
     where = check.applies_to
     assert where.mean() > 0.3
+    assert not where.all()
     assert "exp(−" in str(check.prediction)
     run = td.simulate(flow, start, [0, 1, 4], frame=frame)
     assert (np.asarray(run.counts["changes"])[where] == 0).all()

@@ -72,7 +72,7 @@ def sphere(rng: np.random.Generator, *shape: int) -> Tensor:
 
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(("engine", "rtol"), RUNS)
-@pytest.mark.parametrize("statements", [["masking-4.1"], ["masking-table-1-space"], ["masking-5.1", "masking-B"]])
+@pytest.mark.parametrize("statements", [["masking-table-1-space"], ["masking-4.1"], ["masking-5.1", "masking-B"]])
 def test_nothing_fails_within_the_hypotheses(statements: list[str], engine: Engine, rtol: float) -> None:
     systems = 6 if engine == "stiff" else 32
     of, start, times = random_systems(statements[0], systems, seed=int(-np.log10(rtol)))

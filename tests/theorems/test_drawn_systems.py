@@ -25,6 +25,8 @@ KNOWN_TO_FAIL = {"masking-table-1-simple"}
 OF_ONE_ENGINE = {"hardmax-4"}
 """Their runs have one engine and no tolerances: those of the first test are all there are."""
 OF_THE_CIRCLE = {"masking-5.1", "circle-synchronization", "circle-threshold"}
+RARELY_DECIDED = {"asymptotic-remark-4.2", "masking-C.1"}
+"""Of these only a few systems in sixty end far enough for "holds"."""
 _MOST = 6000
 
 
@@ -56,7 +58,8 @@ def outcomes(name: str, size: tuple[int, int], count: int, **options: object) ->
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("name", FLOWS)
 def test_no_drawn_system_fails(name: str) -> None:
-    decided = outcomes(name, SIZE.get(name, (3, 2)), 60, engine="batched", rtol=1e-7, atol=1e-9)
+    count = 60 if name in RARELY_DECIDED else 24
+    decided = outcomes(name, SIZE.get(name, (3, 2)), count, engine="batched", rtol=1e-7, atol=1e-9)
     assert len(decided) >= 20
     assert ("fails" in decided) == (name in KNOWN_TO_FAIL)
     assert "holds" in decided
