@@ -121,6 +121,7 @@ def test_breaks_are_strictly_inside_and_equally_spaced():
     np.testing.assert_allclose(attention.breaks(0.0, 1.0), [0.4, 0.5, 0.8], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_almost_as_many_jumps_as_a_run_can_pass_are_listed():
     assert len(Periodic(np.ones((2, 2, 2)), 2.0).breaks(0.0, 9e5)) == 9e5 - 1
 

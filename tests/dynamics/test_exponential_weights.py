@@ -102,7 +102,8 @@ def test_tokens_that_run_to_infinity_in_free_space_say_so(engine: Engine) -> Non
     assert str(run.status) in ("diverged", "step size underflow")
     # One token: x' = x e^{x²}, so that ∫ e^{−x²}/x dx = t.
     alone = td.Flow(td.Attention([[1.0]], [[1.0]], weights="exponential"), td.Free())
-    grown = td.simulate(alone, [[0.5]], [0.0, 0.3], engine=engine, rtol=1e-10, atol=1e-12)
+    method = "dopri5" if engine == "compiled" else None  # compiled for other tests too
+    grown = td.simulate(alone, [[0.5]], [0.0, 0.3], engine=engine, rtol=1e-10, atol=1e-12, method=method)
     ends = np.linspace(0.5, float(grown.states[-1][0][0]), 20001)
     slope = np.exp(-(ends**2)) / ends
     assert float(np.trapezoid(slope, ends)) == pytest.approx(0.3, rel=1e-7)

@@ -14,7 +14,7 @@ VERSION, KNOWN = kept()
 
 SAMPLE = (
     "llama", "qwen3_next", "llama4_text", "gpt_oss", "deepseek_v3", "gpt2", "bert", "mpnet", "t5", "vit", "clip",
-    "qwen2_vl", "hubert", "whisper", "mamba", "fnet", "deberta", "convnext", "xlm", "canine", "reformer",
+    "qwen2_vl", "hubert", "whisper", "mamba", "fnet", "deberta", "dinov3_convnext", "xlm", "canine", "reformer",
     "pegasus_x", "longt5", "prophetnet", "rwkv",
 )  # fmt: skip
 """Types that are quickly built, with every outcome and most reasons among them; test_families reads many more."""
