@@ -57,9 +57,9 @@ class AttentionFunctions(TorchFunctionMode):
             return attend(func, args, named)
         handle = _HANDLED.get(name)
         begins = handle is AttentionFunctions._product
-        if not self._known and not self._lost and not begins:  # nothing is followed
+        if not begins and not self._known.data and not self._lost.data:  # nothing is followed; their lengths take time
             return func(*args, **named)
-        given = _flat((*args, *named.values())) if self._lost else ()
+        given = _flat((*args, *named.values())) if self._lost.data else ()
         lost = [self._lost[value] for value in given if isinstance(value, Tensor) and value in self._lost]
         output = self._followed(func, name, args, named) if handle is None else handle(self, func, name, args, named)
         if lost and handle is AttentionFunctions._softmax:
