@@ -17,7 +17,7 @@ from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison, Cost, rounds_of, share, speedup
 from tokendynamics import observables
 from tokendynamics.dynamics.engines.problem import Problem
-from tokendynamics.dynamics.engines.tableau import DOPRI5
+from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Sphere
@@ -68,7 +68,14 @@ def _flow(generator: torch.Generator) -> SphereFlow:
 def _right_hand_sides(flow: SphereFlow, starts: Tensor) -> Iterator[Comparison]:
     field, t = flow.ours().field(starts), torch.full((STARTS,), 0.3, dtype=torch.float64)
     problem = Problem(
-        field=field, start=starts, times=(0.0, 1.0), rtol=1e-8, atol=1e-10, events=(), max_steps=1, tableau=DOPRI5
+        field=field,
+        start=starts,
+        times=(0.0, 1.0),
+        rtol=1e-8,
+        atol=1e-10,
+        events=(),
+        max_steps=1,
+        tableau=TABLEAUS["dopri5"],
     )
     reduction = SpanReduction.of(problem)
     assert reduction is not None

@@ -9,7 +9,7 @@ from typing import Any
 from numba import njit
 
 from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, exp, floats, fma, inlined, load, room, sqrt, store
-from tokendynamics.dynamics.engines.tableau import DOPRI5
+from tokendynamics.dynamics.engines.tableau import TABLEAUS
 
 CHAINS = 8
 """Independent results that are computed in turn, so that no instruction waits for another."""
@@ -52,8 +52,9 @@ def seconds(tokens: int, dim: int, evaluations: float, rates: Mapping[str, float
     # Norm and point, the mean over its weights' sum, and two products to make the vector tangent.
     of_token = 5 * dim + 2 * dim * dim  # query and output
     of_pair = 2 * dim + 3  # logit and mean; the largest logit, the difference to it, the sum of the weights
-    stages = sum(1 + sum(factor != 0 for factor in row) for row in DOPRI5.stages[1:])
-    of_steps = dim * (stages + 1 + sum(factor != 0 for factor in DOPRI5.error)) / (len(DOPRI5.stages) - 1)
+    tableau = TABLEAUS["dopri5"]
+    stages = sum(1 + sum(factor != 0 for factor in row) for row in tableau.stages[1:])
+    of_steps = dim * (stages + 1 + sum(factor != 0 for factor in tableau.error)) / (len(tableau.stages) - 1)
     counts = {
         "products": tokens * (of_token + of_steps) + tokens**2 * of_pair,
         "divisions": 2 * tokens,
