@@ -191,6 +191,7 @@ def test_where_exponentials_overflow_tokens_are_at_their_hardmax(engine: Engine)
     np.testing.assert_allclose(late, run.tensor[1].numpy(), atol=1e-9)
     logits = late @ np.diag([1.0, 2.0, 1.5]) @ late.T
     assert (logits.max(axis=1) - logits.diagonal()).max() < 1e-9
+    assert np.ptp(late, axis=0).min() > 0.5  # at several vertices: at one point this would hold of any logits
     plain = td.simulate(of, start, [0.0, 1000.0], engine="batched")
     assert str(plain.status) == "diverged"
 
