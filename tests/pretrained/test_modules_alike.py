@@ -91,16 +91,9 @@ def test_factors_are_those_of_the_numbered_modules_that_run(form: str) -> None:
         torch.testing.assert_close(weights.norm_bias, block.norm1.bias.detach())
 
 
-@pytest.mark.parametrize(
-    ("form", "words"),
-    [
-        ("mixed experts", "no sum of its input and of outputs of its modules, each times a factor"),
-        ("one norm twice", "what it adds comes from norm1, which runs 2 times in it"),
-    ],
-)
-def test_parts_that_one_module_does_not_give_have_no_gates(form: str, words: str) -> None:
-    """A gate on one of two modules would be half of what it is said to be."""
-    network, ckpt = _loaded(form)
+def test_a_part_that_a_module_gives_which_runs_twice_has_no_gate() -> None:
+    """A gate on one of its two runs would be half of what it is said to be."""
+    network, ckpt = _loaded("one norm twice")
     ids, handed = torch.arange(6), []
     for block in network.blocks:
         block.register_forward_hook(lambda module, read, given: handed.append(given[0].detach()))
@@ -108,12 +101,14 @@ def test_parts_that_one_module_does_not_give_have_no_gates(form: str, words: str
     by_hooks = torch.stack(handed)
     assert torch.equal(ckpt.states(ids).feed_forward[1:], by_hooks)
     assert ckpt.layout.layers[0].attention is not None
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointError, match="what it adds comes from norm1, which runs 2 times in it"):
         ckpt.under({"layer 1 attention": 0.5}).states(ids)
 
 
-def test_a_gate_acts_on_both_modules_of_a_feed_forward_part() -> None:
-    network, ckpt = _loaded("two feed-forward parts")
+@pytest.mark.parametrize("form", ["two feed-forward parts", "mixed experts"])
+def test_a_gate_acts_on_both_modules_of_a_feed_forward_part(form: str) -> None:
+    """Also where each token has its own shares of them."""
+    network, ckpt = _loaded(form)
     ids = torch.arange(6)
     with ckpt.varied({"feed_forward": 0}):
         varied = ckpt.states(ids).feed_forward
