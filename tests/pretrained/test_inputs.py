@@ -240,9 +240,14 @@ def test_a_mask_of_any_name_and_shape_that_hides_tokens_is_refused(there: bool, 
     every, some = torch.full((1, 6), int(there)), torch.full((1, 6), int(there))
     some[:, 4:] = int(not there)
     live = load(_Masked(there).eval(), inputs={"x": x, "m": form(every)})
-    words = "m: expected a mask that hides no token, got one that hides 2 of 6"
+    words = "m: expected a mask that hides no token, got one that hides 2 tokens"
+    for measured in (td.trace, td.token_paths, lambda ckpt, texts: td.what_if(ckpt, texts, {"attention": 0})):
+        with pytest.raises(ArgumentValueError, match=words):
+            measured(live, {"x": x, "m": form(some)})
+    assert live.states({"x": x, "m": form(some)}).feed_forward.shape[1] == 6  # as the network has them
+    several = [{"x": x + number, "m": form(some)} for number in range(5)]
     with pytest.raises(ArgumentValueError, match=words):
-        td.trace(live, {"x": x, "m": form(some)})
+        td.levers(live, several)
     td.trace(live, {"x": x, "m": form(every)})
 
 

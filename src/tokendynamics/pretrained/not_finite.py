@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedPass, Gates
 from tokendynamics.pretrained.edits.states import PackStates
+from tokendynamics.words import plural
 
 _POSITIVE = ("rope_theta", "factor", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
 """Settings that describe a working network only above 0."""
@@ -29,8 +30,13 @@ def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
         states: From its `states_in_packs`.
 
     Raises:
+        ArgumentValueError: An argument hides tokens from all others: padding would be measured as tokens.
         CheckpointError: A state or a logit is not finite; the message names layer, part and number format.
     """
+    if states.hidden is not None:
+        name, count = states.hidden
+        advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
+        raise ArgumentValueError(name, "a mask that hides no token", f"one that hides {plural(count, 'token')}", advice)
     for layer, (attention, after) in enumerate(zip(states.attention, states.feed_forward, strict=True)):
         where = f"layer {layer}" if layer else "the embedding"
         if layer and not unread(attention):

@@ -35,6 +35,7 @@ from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked, tracked_if_many
 from tokendynamics.words import Convention, percent
@@ -196,6 +197,9 @@ def halves_of(
     with reporting(progress) as report:
         prompts = named_prompts(texts, ckpt, report)
         given = _different_prompts(ckpt, prompts, truncate, report)
+    masked = [prompt.inputs for prompt in given.values() if len(prompt.inputs) > 1]
+    for states in ckpt.states_in_packs(masked) if masked and ckpt.architecture.vocabulary is None else ():
+        check_states(ckpt, states)  # gates do not show which tokens a mask of any name hides
     halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
     names_of_halves = (halves.finding, halves.measuring)
     find, measure = (ckpt.packs([given[name].inputs for name in names], packed=packed) for names in names_of_halves)

@@ -173,6 +173,7 @@ class PackStates:
         received: What attention each token receives, and what it would if each attended alike to all that it sees; see
             `ReceivedAttention`; NaN in layers without attention. None where not every layer's attention shows.
         logits: Of the language head, which ran as well; None where it did not, or gave none.
+        hidden: Name of the argument that hides tokens from all others, and how many of a prompt; None without.
     """
 
     places: tuple[int, ...]
@@ -182,6 +183,7 @@ class PackStates:
     final_norm: Float[Tensor, "prompt token dim"] | None
     received: Float[Tensor, "kind layer prompt token"] | None
     logits: Float[Tensor, "prompt token vocabulary"] | None = None
+    hidden: tuple[str, int] | None = None
 
     def of(self, number: int) -> SiteStates:
         """Return the states of one of them, by its number in the pass."""
@@ -221,24 +223,17 @@ def _run(network: nn.Module, inputs: Mapping[str, Any]) -> Any:
         return network(**arguments_for(network, inputs))
 
 
-def _check_seen(pack: Pack, seen: Bool[Tensor, "prompt token"] | None) -> None:
-    """Refuse tokens that an argument hides from all others: padding would be measured as tokens.
-
-    Raises:
-        ArgumentValueError: One argument says of each token whether any other sees it, and of some that none does.
-    """
+def _hidden(pack: Pack, seen: Bool[Tensor, "prompt token"] | None) -> tuple[str, int] | None:
+    """Return the argument that says of each token whether any other sees it, and of how many of a prompt none does."""
     if seen is None or pack.lengths is not None or bool(seen.all()):
-        return
+        return None
     hidden = ~seen.cpu()
     for name, value in pack.arguments.items():
-        kinds = (
-            value.cpu().reshape(-1).unique() if isinstance(value, Tensor) and value.numel() == hidden.numel() else ()
-        )
-        flags = [value.cpu().reshape(hidden.shape) == kind for kind in kinds] if len(kinds) == _KINDS else []
-        if any(torch.equal(of_kind, hidden) for of_kind in flags):
-            came = f"one that hides {int(hidden.sum())} of {hidden.numel()}"
-            advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
-            raise ArgumentValueError(name, "a mask that hides no token", came, advice)
+        if isinstance(value, Tensor) and value.numel() == hidden.numel():
+            flags, kinds = value.cpu().reshape(hidden.shape), value.cpu().unique()
+            if len(kinds) == _KINDS and any(torch.equal(flags == kind, hidden) for kind in kinds):
+                return name, int(hidden.sum(dim=-1).max())
+    return None
 
 
 def _joined(states: list[Tensor]) -> Tensor:
@@ -300,7 +295,6 @@ class StateWatch(Hooks):
         with noticing(seen), OwnTokens(self._network, self._layout) as tokens:
             output = _run(network, pack.arguments)
         check_ran(self._ran, self._layout, type(network).__name__)
-        _check_seen(pack, attention_seen.seen)
         places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
@@ -323,7 +317,8 @@ class StateWatch(Hooks):
         if unseen or (places != slice(None) and pack.lengths is None):
             received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
         logits = None if vocabulary is None or pack.ids is None else logits_of(output, pack.ids, vocabulary)
-        return PackStates(pack.places, lengths, attention, feed_forward, final, received, logits)
+        hidden = _hidden(pack, attention_seen.seen)
+        return PackStates(pack.places, lengths, attention, feed_forward, final, received, logits, hidden)
 
     def _here(self, keep: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """Return what keeps the states of this thread's pass as (prompt, token, dim)."""
