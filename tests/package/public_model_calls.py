@@ -272,10 +272,13 @@ MODELS: dict[str, Callable[[], Call]] = {
     "Checkpoint.encode": lambda: _call(model().encode, text=("abc", "text"), truncate=(False, "flag")),
     "Checkpoint.states": lambda: _call(model().states, ids=(IDS, "any")),
     "Checkpoint.states_in_packs": lambda: _call(
-        lambda several, packed, logits: list(model().states_in_packs(several, packed=packed, logits=logits)),
+        lambda several, packed, logits, hidden: list(
+            model().states_in_packs(several, packed=packed, logits=logits, hidden=hidden)
+        ),
         several=([IDS], "any"),
         packed=(True, "flag"),
         logits=(False, "flag"),
+        hidden=(False, "flag"),
     ),
     "Checkpoint.packs": lambda: _call(model().packs, several=([IDS], "any"), packed=(True, "flag")),
     "Checkpoint.one_pack": lambda: _call(model().one_pack, several=([IDS], "any")),

@@ -197,11 +197,9 @@ def test_padding_that_cannot_be_cut_off_is_refused() -> None:
     before = torch.tensor([[0, 0, 1, 1, 1, 1]])
     for live, name, inputs in (
         (bert, "attention_mask", {"input_ids": torch.tensor([IDS]), "attention_mask": before}),
-        (encoder, "src_key_padding_mask", {"src": src, "src_key_padding_mask": before.bool()}),
+        (encoder, "src_key_padding_mask", {"src": src, "src_key_padding_mask": ~before.bool()}),
     ):
-        with pytest.raises(
-            ArgumentValueError, match=f"{name}: expected a mask that hides no token, got one that has 4"
-        ):
+        with pytest.raises(ArgumentValueError, match=f"{name}: expected a mask that hides no token, got one that h"):
             td.trace(live, inputs)
         td.trace(live, inputs | {name: torch.full_like(inputs[name], name == "attention_mask")})
 
@@ -235,20 +233,30 @@ class _Masked(nn.Module):
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("form", [lambda m: m, lambda m: m.bool(), lambda m: m.float()[:, None, None]])
-def test_a_mask_of_any_name_and_shape_that_hides_tokens_is_refused(there: bool, form: Any) -> None:
+def test_what_a_mask_of_any_name_and_shape_hides_behind_the_end_is_not_measured(there: bool, form: Any) -> None:
     x = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(2))
     every, some = torch.full((1, 6), int(there)), torch.full((1, 6), int(there))
     some[:, 4:] = int(not there)
     live = load(_Masked(there).eval(), inputs={"x": x, "m": form(every)})
-    words = "m: expected a mask that hides no token, got one that hides 2 tokens"
-    for measured in (td.trace, td.token_paths, lambda ckpt, texts: td.what_if(ckpt, texts, {"attention": 0})):
-        with pytest.raises(ArgumentValueError, match=words):
-            measured(live, {"x": x, "m": form(some)})
-    assert live.states({"x": x, "m": form(some)}).feed_forward.shape[1] == 6  # as the network has them
-    several = [{"x": x + number, "m": form(some)} for number in range(5)]
-    with pytest.raises(ArgumentValueError, match=words):
+    filled, alone = {"x": x, "m": form(some)}, {"x": x[:, :4], "m": form(every[:, :4])}
+    trace = td.trace(live, filled)
+    np.testing.assert_allclose(measured(trace), measured(td.trace(live, alone)), atol=1e-6)
+    assert trace.sizes["token"] == 4
+    assert live.states(filled).feed_forward.shape[1] == 6  # as the network has them
+    several = [{name: value + (name == "x") * number for name, value in filled.items()} for number in range(5)]
+    together = td.trace(live, several)
+    for change in (td.what_if(live, several, {"attention": 0}), td.compare(live, live, texts=several).table):
+        of_first = change.consensus_within.isel(model=0)
+        np.testing.assert_allclose(of_first, together.consensus_within, atol=1e-6)
+    with pytest.raises(ArgumentValueError, match="m: expected a mask that hides no token, got one that hides 2 tokens"):
         td.levers(live, several)
-    td.trace(live, {"x": x, "m": form(every)})
+
+
+def test_what_a_mask_hides_before_other_tokens_is_refused() -> None:
+    x, mask = torch.randn(1, 6, 8), torch.tensor([[0, 1, 1, 0, 1, 1]])
+    live = load(_Masked(True).eval(), inputs={"x": x, "m": torch.ones(1, 6)})
+    with pytest.raises(ArgumentValueError, match="m: expected a mask that hides no token, got one that hides 2 tokens"):
+        td.trace(live, {"x": x, "m": mask})
 
 
 def test_tokens_that_no_other_sees_without_a_mask_of_the_input_are_measured() -> None:

@@ -108,7 +108,10 @@ def test_another_state_is_refused(state: Any) -> None:
         ({"every": 0}, "every"),
         ({"every": True}, "every"),
         ({"every": 2.5}, "every"),
-        ({"tokenizer": "gpt2"}, "tokenizer: expected a tokenizer or None, got 'gpt2'"),
+        (
+            {"tokenizer": "gpt2"},
+            "tokenizer: expected a tokenizer: one of transformers, an object with encode, or a function of a text, got",
+        ),
         (
             {"inputs": {"idx": 5}},
             "inputs: expected an example (a tensor, or a tuple or a mapping with tensors), a function or None",

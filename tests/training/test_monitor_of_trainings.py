@@ -109,7 +109,7 @@ def test_an_error_names_arguments_that_a_monitor_has(network: nn.Module) -> None
     monitor.measure(network, 1)
     argument = monitor.status.removeprefix("not measured: ").partition(":")[0]
     arguments = {*inspect.signature(Monitor).parameters, *inspect.signature(Monitor.measure).parameters}
-    assert argument in arguments
+    assert argument in {*arguments, type(network).__name__}  # or the network that cannot be read
 
 
 def test_two_texts_have_one_line_that_states_need_three(caplog: pytest.LogCaptureFixture) -> None:

@@ -328,11 +328,16 @@ class Checkpoint:
             ArgumentValueError: Not one prompt, an id outside the vocabulary, or more tokens than the context.
             CheckpointError: The weights cannot be read, or the configuration describes a network that does not run.
         """
-        (states,) = self.states_in_packs([ids])
+        (states,) = self.states_in_packs([ids], hidden=True)
         return states.of(0)
 
     def states_in_packs(
-        self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True, logits: bool = False
+        self,
+        several: Sequence[Tensor | Mapping[str, Any]],
+        *,
+        packed: bool = True,
+        logits: bool = False,
+        hidden: bool = False,
     ) -> Iterator[PackStates]:
         """Yield the states of several prompts, pass by pass.
 
@@ -344,11 +349,13 @@ class Checkpoint:
             several: Each as `states` takes it.
             packed: Whether they may share one.
             logits: Whether the language head runs as well: those of a causal network in memory that has one are kept.
+            hidden: Whether tokens stay that a mask hides from all others, where they end their prompt, as padding does.
 
         Raises:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
         """
-        logits, packs = as_flag(logits, "logits"), self.packs(several, packed=packed)
+        logits, hidden = as_flag(logits, "logits"), as_flag(hidden, "hidden")
+        packs = self.packs(several, packed=packed)
         if self.streamed:
             yield from self._streamed_states(packs)
             return
@@ -357,7 +364,7 @@ class Checkpoint:
         with evaluating(whole):
             for pack in packs:
                 with refusing(self._not_run), self.as_varied():
-                    states = collect_states(network, self.layout, pack, whole, vocabulary)
+                    states = collect_states(network, self.layout, pack, whole, vocabulary, hidden)
                 yield states
 
     def packs(self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True) -> list[Pack]:

@@ -99,13 +99,15 @@ def _without_padding(inputs: dict[str, Any], main_input: str | None) -> dict[str
 
     Args:
         inputs: By name.
-        main_input: See `forward_arguments`.
+        main_input: See `forward_arguments`; of a network without one, what a mask hides is seen when it runs.
 
     Raises:
         ArgumentValueError: Of a mask: what it hides stands elsewhere, or belongs to what cannot be cut with it.
     """
+    if main_input is None:
+        return inputs
     for name, mask in inputs.items():
-        named = name in _OF_PADDING or name.endswith("padding_mask")  # a global_attention_mask hides nothing
+        named = name in _OF_PADDING  # a global_attention_mask hides nothing
         if not (named and isinstance(mask, Tensor) and mask.ndim == 2 and len(mask) == 1):
             continue
         kinds, tokens = mask.unique(), mask.shape[1]

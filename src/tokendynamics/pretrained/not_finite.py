@@ -34,7 +34,7 @@ def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
         CheckpointError: A state or a logit is not finite; the message names layer, part and number format.
     """
     if states.hidden is not None:
-        name, count = states.hidden
+        name, count = states.hidden[0], int(states.hidden[1].sum(dim=-1).max())
         advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
         raise ArgumentValueError(name, "a mask that hides no token", f"one that hides {plural(count, 'token')}", advice)
     for layer, (attention, after) in enumerate(zip(states.attention, states.feed_forward, strict=True)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -173,7 +173,7 @@ class PackStates:
         received: What attention each token receives, and what it would if each attended alike to all that it sees; see
             `ReceivedAttention`; NaN in layers without attention. None where not every layer's attention shows.
         logits: Of the language head, which ran as well; None where it did not, or gave none.
-        hidden: Name of the argument that hides tokens from all others, and how many of a prompt; None without.
+        hidden: Name of the argument that hides tokens from all others, and which those are; None without.
     """
 
     places: tuple[int, ...]
@@ -183,7 +183,34 @@ class PackStates:
     final_norm: Float[Tensor, "prompt token dim"] | None
     received: Float[Tensor, "kind layer prompt token"] | None
     logits: Float[Tensor, "prompt token vocabulary"] | None = None
-    hidden: tuple[str, int] | None = None
+    hidden: tuple[str, Bool[Tensor, "prompt token"]] | None = None
+
+    def without_padding(self) -> PackStates:
+        """Return the states without hidden tokens, where those end their prompts; else as they are."""
+        if self.hidden is None:
+            return self
+        counts = (~self.hidden[1]).sum(dim=-1)
+        ends = self.hidden[1] == (torch.arange(self.hidden[1].shape[1]) >= counts[:, None])
+        if not bool(ends.all() and counts.all()):
+            return self
+        lengths, sites = tuple(counts.tolist()), (self.attention, self.feed_forward, self.final_norm)
+        most = max(lengths)
+        attention, feed_forward, final = (None if site is None else site[..., :most, :].clone() for site in sites)
+        for number, length in enumerate(lengths):
+            for states in (attention, feed_forward, None if final is None else final[None]):
+                if states is not None:
+                    states[:, number, length:] = states[:, number, :1]
+        received = None if self.received is None else self.received[..., :most]
+        return replace(
+            self,
+            lengths=lengths,
+            attention=attention,
+            feed_forward=feed_forward,
+            final_norm=final,
+            received=received,
+            logits=None,
+            hidden=None,
+        )
 
     def of(self, number: int) -> SiteStates:
         """Return the states of one of them, by its number in the pass."""
@@ -193,7 +220,12 @@ class PackStates:
 
 
 def collect_states(
-    network: nn.Module, layout: Layout, pack: Pack, whole: nn.Module | None = None, vocabulary: int | None = None
+    network: nn.Module,
+    layout: Layout,
+    pack: Pack,
+    whole: nn.Module | None = None,
+    vocabulary: int | None = None,
+    hidden: bool = False,
 ) -> PackStates:
     """Run the network once and keep the state of every token at each site.
 
@@ -206,10 +238,12 @@ def collect_states(
         pack: What goes through it.
         whole: The network with its language head on, which runs instead; None without.
         vocabulary: Token ids of that head; None to keep no logits.
+        hidden: Whether tokens at the end of a prompt stay that a mask hides from all others.
     """
     running = network if whole is None else whole
     with StateWatch(network, layout) as watch, silenced(), without_cache(running), showing(running):
-        return watch.run(running, pack, vocabulary)
+        states = watch.run(running, pack, vocabulary)
+    return states if hidden else states.without_padding()
 
 
 def run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
@@ -223,8 +257,8 @@ def _run(network: nn.Module, inputs: Mapping[str, Any]) -> Any:
         return network(**arguments_for(network, inputs))
 
 
-def _hidden(pack: Pack, seen: Bool[Tensor, "prompt token"] | None) -> tuple[str, int] | None:
-    """Return the argument that says of each token whether any other sees it, and of how many of a prompt none does."""
+def _hidden(pack: Pack, seen: Bool[Tensor, "prompt token"] | None) -> tuple[str, Bool[Tensor, "prompt token"]] | None:
+    """Return the argument that says of each token whether any other sees it, and which tokens none does."""
     if seen is None or pack.lengths is not None or bool(seen.all()):
         return None
     hidden = ~seen.cpu()
@@ -232,7 +266,7 @@ def _hidden(pack: Pack, seen: Bool[Tensor, "prompt token"] | None) -> tuple[str,
         if isinstance(value, Tensor) and value.numel() == hidden.numel():
             flags, kinds = value.cpu().reshape(hidden.shape), value.cpu().unique()
             if len(kinds) == _KINDS and any(torch.equal(flags == kind, hidden) for kind in kinds):
-                return name, int(hidden.sum(dim=-1).max())
+                return name, hidden
     return None
 
 
