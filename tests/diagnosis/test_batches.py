@@ -36,6 +36,7 @@ def series() -> tuple[td.Checkpoint, Tensor]:
 @pytest.mark.parametrize("form", [lambda inputs: inputs, lambda inputs: inputs.numpy(), lambda inputs: inputs.double()])
 def test_an_array_of_inputs_is_the_inputs(series: tuple[td.Checkpoint, Tensor], form: Any) -> None:
     ckpt, inputs = series
+    assert td.trace(ckpt, form(inputs[:2])).sizes["prompt"] == 2
     together, listed = td.trace(ckpt, form(inputs)), td.trace(ckpt, list(inputs))
     assert together.prompt.values.tolist() == listed.prompt.values.tolist()
     np.testing.assert_array_equal(together.consensus_within, listed.consensus_within)

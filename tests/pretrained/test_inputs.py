@@ -252,6 +252,21 @@ def test_what_a_mask_of_any_name_and_shape_hides_behind_the_end_is_not_measured(
         td.levers(live, several)
 
 
+class _MaskedOnce(_Masked):
+    """The second of its blocks shows the tokens that the first one hides."""
+
+    def forward(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        hidden = m.reshape(len(x), 1, -1).bool() != self.there
+        first, second = self.blocks
+        return first(second(x, torch.zeros_like(hidden)), hidden)
+
+
+def test_what_some_layer_sees_is_measured() -> None:
+    x, mask = torch.randn(1, 6, 8), torch.tensor([[1, 1, 1, 1, 0, 0]])
+    live = load(_MaskedOnce(True).eval(), inputs={"x": x, "m": torch.ones(1, 6)})
+    assert td.trace(live, {"x": x, "m": mask}).sizes["token"] == 6
+
+
 def test_what_a_mask_hides_before_other_tokens_is_refused() -> None:
     x, mask = torch.randn(1, 6, 8), torch.tensor([[0, 1, 1, 0, 1, 1]])
     live = load(_Masked(True).eval(), inputs={"x": x, "m": torch.ones(1, 6)})

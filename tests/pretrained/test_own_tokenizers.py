@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import tokendynamics as td
 from diagnosis.test_own_language_models import _Returned
-from tokendynamics.numerics.errors import ArgumentTypeError, CheckpointError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."
 TEXTS = ["one fish.", "two red birds", "it rains", "who goes there", "a long way home."]
@@ -73,6 +73,16 @@ def test_words_of_a_vocabulary_are_named_and_windows_cut() -> None:
     assert windows.sizes["prompt"] > len(TEXTS)
     letters = td.trace(loaded(Encoding()), td.Texts(TEXTS, window=5))
     assert letters.sizes["prompt"] > len(TEXTS)
+
+
+def test_a_text_longer_than_the_context_is_cut_where_that_is_asked_for() -> None:
+    ckpt = td.load("random:distilgpt2", codes)
+    text, most = "it rains " * 200, ckpt.architecture.context
+    assert most is not None
+    assert ckpt.encode(text, truncate=True).ids.tolist() == [codes(text)[:most]]
+    assert ckpt.encode(text[:100], truncate=True).ids.tolist() == [codes(text[:100])]
+    with pytest.raises(ArgumentValueError, match=f"at most {most} tokens .* got 1800"):
+        ckpt.encode(text)
 
 
 def test_what_gives_no_ids_is_refused() -> None:
