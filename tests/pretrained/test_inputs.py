@@ -252,6 +252,12 @@ def test_what_a_mask_of_any_name_and_shape_hides_behind_the_end_is_not_measured(
         td.levers(live, several)
 
 
+def test_an_example_of_states_that_do_not_differ_is_refused() -> None:
+    """Ones or zeros may stand for every token, not for what the tokens are."""
+    with pytest.raises(ArgumentValueError, match="numbers that differ, got x of shape"):
+        load(_Masked(True).eval(), inputs={"x": torch.zeros(1, 6, 8), "m": torch.randint(0, 9, (1, 6))})
+
+
 class _MaskedOnce(_Masked):
     """The second of its blocks shows the tokens that the first one hides."""
 
