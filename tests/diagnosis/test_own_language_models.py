@@ -194,3 +194,35 @@ def test_layers_are_read_through_the_head() -> None:
         after_first = network.head(network.end(network.blocks[0](network.tokens(ids[None]))))[0]
     assert lens.token_id.values[-1].tolist() == logits.argmax(-1).tolist()
     assert lens.token_id.values[1].tolist() == after_first.argmax(-1).tolist()
+
+
+class _PaddedBlock(_Block):
+    def forward(self, x: Tensor, shown: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = (heads.unflatten(-1, (2, 8)).transpose(1, 2) for heads in self.qkv(self.norm(x)).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=shown)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.mlp(x)
+
+
+class _Padded(_Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_PaddedBlock() for _ in range(2))
+
+    def forward(self, input_ids: Tensor, keep: Tensor) -> Tensor:
+        causal = torch.ones(input_ids.shape[1], input_ids.shape[1], dtype=torch.bool).tril()
+        x, shown = self.tokens(input_ids), causal & keep[:, None, None].bool()
+        for block in self.blocks:
+            x = block(x, shown)
+        return self.head(self.end(x))
+
+
+def test_a_prompt_with_padding_has_no_loss_beside_others_that_have_one() -> None:
+    torch.manual_seed(2)
+    example = {"input_ids": torch.randint(0, _IDS, (1, 9)), "keep": torch.ones(1, 9)}
+    ckpt = td.load(_Padded(), inputs=example)
+    prompts = [{"input_ids": ids[None], "keep": torch.ones(1, len(ids))} for ids in _texts()]
+    prompts[1]["keep"][0, 5:] = 0
+    changed = td.what_if(ckpt, prompts, {"layer 1 attention": 0})
+    assert changed.consensus_within.notnull().any()
+    assert np.isnan(changed.loss.values).all()  # a mean over texts of which one is unknown

@@ -126,9 +126,8 @@ def run_together(
                     gaps[other - 1][place] = _all_gaps(both, lent, number, ~removed[other][number])
         report(min(len(traces) for traces in rows), len(prompts), _WORK)
     _add_traces(together, ckpts, several, rows, (sinks, ratio))
-    together.losses = [
-        torch.stack([values[place] for place in sorted(values)]) if values else None for values in losses
-    ]
+    unknown, places = torch.tensor(torch.nan, dtype=torch.float64), range(len(prompts))
+    together.losses = [torch.stack([of.get(place, unknown) for place in places]) if of else None for of in losses]
     together.gaps = [
         None if why or not gap else _as_gaps(gap, [*prompts]) for gap, why in zip(gaps, together.unpaired, strict=True)
     ]
