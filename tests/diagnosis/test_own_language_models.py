@@ -217,12 +217,19 @@ class _Padded(_Model):
         return self.head(self.end(x))
 
 
-def test_a_prompt_with_padding_has_no_loss_beside_others_that_have_one() -> None:
+def test_the_loss_of_a_prompt_with_padding_is_that_of_its_tokens() -> None:
     torch.manual_seed(2)
     example = {"input_ids": torch.randint(0, _IDS, (1, 9)), "keep": torch.ones(1, 9)}
-    ckpt = td.load(_Padded(), inputs=example)
+    network = _Padded()
+    ckpt = td.load(network, inputs=example)
     prompts = [{"input_ids": ids[None], "keep": torch.ones(1, len(ids))} for ids in _texts()]
     prompts[1]["keep"][0, 5:] = 0
     changed = td.what_if(ckpt, prompts, {"layer 1 attention": 0})
     assert changed.consensus_within.notnull().any()
-    assert np.isnan(changed.loss.values).all()  # a mean over texts of which one is unknown
+    losses = []
+    for prompt in prompts:
+        ids = prompt["input_ids"][:, : int(prompt["keep"].sum())]
+        with torch.no_grad():
+            scores = network(ids, torch.ones_like(ids))[0]
+        losses.append(float(nn.functional.cross_entropy(scores[:-1], ids[0, 1:])))
+    assert float(changed.loss.sel(model="as it is")) == pytest.approx(np.mean(losses), rel=1e-5)

@@ -258,14 +258,14 @@ def next_token_losses(
     losses = flat.unflatten(0, next_ids.shape).double().cpu()
     predicted = torch.tensor(lengths).unsqueeze(-1) - 1
     there = torch.arange(losses.shape[-1]) < predicted
-    return (losses * there).sum(dim=-1) / predicted.squeeze(-1)
+    return losses.where(there, 0).sum(dim=-1) / predicted.squeeze(-1)
 
 
-def losses_of(logits: Float[Tensor, "prompt token vocabulary"] | None, pack: Pack) -> Float64[Tensor, " prompt"] | None:
-    """Return the losses of the prompts of a pass; None where it gave no logits."""
-    if logits is None or pack.ids is None:
-        return None
-    return next_token_losses(logits, pack.ids, pack.lengths or (pack.ids.shape[1],) * len(pack.places))
+def losses_of(
+    logits: Float[Tensor, "prompt token vocabulary"] | None, pack: Pack, lengths: Sequence[int]
+) -> Float64[Tensor, " prompt"] | None:
+    """Return the losses of the prompts of a pass, of these many tokens; None where it gave no logits."""
+    return None if logits is None or pack.ids is None else next_token_losses(logits, pack.ids, lengths)
 
 
 def lengths_of(passed: GatedPass, pack: Pack) -> tuple[int, ...]:
@@ -280,7 +280,7 @@ def _sweep(
     passed = gated.run(pack, gates)
     check_gated_pass(gated, passed)
     keep = _bytes_of(passed.states) <= room
-    losses, gradient = losses_of(passed.logits, pack), None
+    losses, gradient = losses_of(passed.logits, pack, lengths_of(passed, pack)), None
     if losses is not None:
         gradient = _gradient(gated, losses.sum() / prompts, gates, keep=keep)
     counts = tokens_that_count(passed.states, lengths_of(passed, pack), *counting)

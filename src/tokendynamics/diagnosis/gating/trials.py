@@ -214,7 +214,7 @@ class Trials:
                     lengths = lengths_of(passed, pack)
                     self._counts.append(tokens_that_count(passed.states, lengths, self._ratio, self._sinks))
                 sums = [sums_of(passed.states[depth], self._counts[number][depth]) for depth in depths]
-                loss = losses_of(passed.logits, pack)
+                loss = losses_of(passed.logits, pack, lengths_of(passed, pack))
             means.append(torch.stack([mean for mean, _ in sums], dim=1))
             within.append(torch.stack([product for _, product in sums], dim=1))
             missing = torch.full((len(pack.places),), torch.nan, dtype=torch.float64)
@@ -370,7 +370,7 @@ def read_losses(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Fl
         passed = gated.run(pack, gates)
         if bool((gates == 1).all()):
             check_gated_pass(gated, passed)
-        losses = losses_of(passed.logits, pack)
+        losses = losses_of(passed.logits, pack, lengths_of(passed, pack))
         if losses is None:
             return None
         by_prompt[list(pack.places)] = losses

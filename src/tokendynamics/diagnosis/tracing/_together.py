@@ -69,9 +69,9 @@ class Together:
 
 
 LossesOf: TypeAlias = Callable[
-    [Float[Tensor, "prompt token vocabulary"] | None, Pack], Float64[Tensor, " prompt"] | None
+    [Float[Tensor, "prompt token vocabulary"] | None, Pack, Sequence[int]], Float64[Tensor, " prompt"] | None
 ]
-"""The losses of the prompts of a pass from its logits; None where it gave no logits."""
+"""The losses of the prompts of a pass from its logits and their lengths; None where it gave no logits."""
 
 
 def run_together(
@@ -112,7 +112,8 @@ def run_together(
     for group, pack in _passes(ckpts, given, together.tokens_shared, logits=losses_of is not None):
         for model, states in group.items():
             check_states(ckpts[model], states)
-            if losses_of is not None and (values := losses_of(states.logits, pack)) is not None:
+            values = None if losses_of is None else losses_of(states.logits, pack, states.lengths)
+            if values is not None:
                 losses[model] |= dict(zip(states.places, values, strict=True))
         _part_unequal(together, group)
         removed = _left_out_together(list(group.values()), sinks, ratio)

@@ -172,7 +172,7 @@ class PackStates:
         final_norm: Likewise.
         received: What attention each token receives, and what it would if each attended alike to all that it sees; see
             `ReceivedAttention`; NaN in layers without attention. None where not every layer's attention shows.
-        logits: Of the language head, which ran as well; None where it did not, or gave none.
+        logits: Of the language head at every place of the pass; None where it did not run, or gave none.
         hidden: Name of the argument that hides tokens from all others, and which those are; None without.
     """
 
@@ -182,7 +182,7 @@ class PackStates:
     feed_forward: Float[Tensor, "depth prompt token dim"]
     final_norm: Float[Tensor, "prompt token dim"] | None
     received: Float[Tensor, "kind layer prompt token"] | None
-    logits: Float[Tensor, "prompt token vocabulary"] | None = None
+    logits: Float[Tensor, "prompt place vocabulary"] | None = None
     hidden: tuple[str, Bool[Tensor, "prompt token"]] | None = None
 
     def without_padding(self) -> PackStates:
@@ -208,7 +208,6 @@ class PackStates:
             feed_forward=feed_forward,
             final_norm=final,
             received=received,
-            logits=None,
             hidden=None,
         )
 
