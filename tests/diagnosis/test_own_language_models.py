@@ -220,7 +220,7 @@ class _Padded(_Model):
 def test_the_loss_of_a_prompt_with_padding_is_that_of_its_tokens() -> None:
     torch.manual_seed(2)
     example = {"input_ids": torch.randint(0, _IDS, (1, 9)), "keep": torch.ones(1, 9)}
-    network = _Padded()
+    network = _Padded().eval()
     ckpt = td.load(network, inputs=example)
     prompts = [{"input_ids": ids[None], "keep": torch.ones(1, len(ids))} for ids in _texts()]
     prompts[1]["keep"][0, 5:] = 0
