@@ -3,7 +3,7 @@
 from . import events as events
 from ._flow import Flow as Flow
 from ._noise import Noise as Noise
-from ._status import Status as Status
 from ._trajectory import Trajectory as Trajectory
+from .events import Status as Status
 from .simulation import Interrupted as Interrupted
 from .simulation import simulate as simulate

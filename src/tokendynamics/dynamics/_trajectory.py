@@ -25,8 +25,8 @@ from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._noise import Noise
-from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines.problem import RecordedEvents
+from tokendynamics.dynamics.events import Status
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.dynamics.rescaled import Frame
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError

@@ -1,4 +1,4 @@
-"""Events that end the run of a system, or are recorded: consensus reached, a norm above a bound, rest.
+"""How the run of a system ends, and the events that end it or are recorded: consensus, a norm above a bound, rest.
 
 With ``then="record"`` the run continues: every time at which the value falls to zero, and the states there, are in
 `Trajectory.recorded`. An event that holds at the start is recorded when it holds anew.
@@ -12,22 +12,48 @@ layer. Whether tokens diverge (a norm above 1e100) is looked at only at the end 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._status import Status
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_fields
 
-__all__ = ["AtRest", "Consensus", "Event", "NormAbove"]
+__all__ = ["AtRest", "Consensus", "Event", "NormAbove", "Status"]
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class Status(StrEnum):
+    """One for every system of a batch; a failure is a status and never a NaN or an exception.
+
+    Every engine means the same by them. "diverged": in free space the norm passed its bound, or grew in finite time
+    beyond what the numbers or the time can resolve. "not finite": the field itself is not finite, at a state of
+    moderate size. "step size underflow": states stay bounded, but no step is short enough for the tolerance. "radius
+    reached zero": a token of a space with radii has no direction any more. "held at a tie": of two senders with the
+    largest logits of a hardmax each loses the receiver as soon as it has it.
+
+    >>> [status.value for status in Status][:3]
+    ['reached the horizon', 'consensus', 'diverged']
+    """
+
+    HORIZON = "reached the horizon"
+    CONSENSUS = "consensus"
+    DIVERGED = "diverged"
+    EQUILIBRIUM = "equilibrium"
+    BUDGET = "step budget spent"
+    UNDERFLOW = "step size underflow"
+    NOT_FINITE = "not finite"
+    INTERRUPTED = "interrupted"
+    # Stores of sweeps have the places of these words: new ones come last.
+    RADIUS = "radius reached zero"
+    TIED = "held at a tie"
 
 
 @runtime_checkable

@@ -16,12 +16,11 @@ from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._flow import Flow, check_exponentials
 from tokendynamics.dynamics._noise import Draws, Noise
-from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
 from tokendynamics.dynamics.engines.problem import Outcome, Problem, recorded
 from tokendynamics.dynamics.engines.table import ENGINES, OPTIONS, suited
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
-from tokendynamics.dynamics.events import AtRest, Event
+from tokendynamics.dynamics.events import AtRest, Event, Status
 from tokendynamics.dynamics.options import (
     budget,
     check_steps,

@@ -9,9 +9,9 @@ from ._closed_forms import predict_position_correlation as predict_position_corr
 from ._closed_forms import predict_strong_centers as predict_strong_centers
 from ._closed_forms import predict_two_clusters as predict_two_clusters
 from ._families import Family as Family
-from ._papers import PAPERS as PAPERS
 from ._search import Search as Search
 from ._search import search_counterexample as search_counterexample
+from ._statement import PAPERS as PAPERS
 from ._statement import Statement as Statement
 from .atlas import ATLAS as ATLAS
 from .registry import certify as certify

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._crossings import RadiusGuard, crossings, is_sampled, may_cross
 from tokendynamics.dynamics.engines._endings import of_stuck
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.engines.tableau import Attempt, Coefficients, take_step
-from tokendynamics.dynamics.events import Event
+from tokendynamics.dynamics.events import Event, Status
 from tokendynamics.spaces.retraction import inner
 
 _BLOCK_ENTRIES = 2**18

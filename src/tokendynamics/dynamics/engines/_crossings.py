@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._status import Status
-from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
+from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove, Status
 
 SAMPLES = 8
 EDGE = 1e-3

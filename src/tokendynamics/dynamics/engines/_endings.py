@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._crossings import RadiusGuard, crossings, is_sampled
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
-from tokendynamics.dynamics.events import Event
+from tokendynamics.dynamics.events import Event, Status
 
 _RESOLVED = 1e4
 """A state that grows by e within this number of units in the last place of the time is at its pole: steps there are a

@@ -23,10 +23,9 @@ from torch import Tensor
 
 from tokendynamics.attention.mixing import equal_shares, hidden_senders
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._crossings import crossings, is_sampled
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
-from tokendynamics.dynamics.events import Event
+from tokendynamics.dynamics.events import Event, Status
 from tokendynamics.dynamics.rescaled import Growing
 
 _TIED = 2.0**-40

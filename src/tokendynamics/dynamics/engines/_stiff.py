@@ -22,11 +22,10 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
 from tokendynamics.dynamics._field import Field, jacobian, jacobian_vector
-from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines import _batched as batched
 from tokendynamics.dynamics.engines._crossings import crossings, is_sampled, within_reach
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
-from tokendynamics.dynamics.events import Consensus, Event, NormAbove
+from tokendynamics.dynamics.events import Consensus, Event, NormAbove, Status
 from tokendynamics.dynamics.rescaled import resolved
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.provenance.progress import silent

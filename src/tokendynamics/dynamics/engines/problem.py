@@ -12,9 +12,8 @@ from torch import Tensor
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._noise import Draws
-from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines.tableau import Tableau
-from tokendynamics.dynamics.events import Event
+from tokendynamics.dynamics.events import Event, Status
 from tokendynamics.provenance.progress import Progress, silent
 
 

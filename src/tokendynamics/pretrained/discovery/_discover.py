@@ -26,7 +26,8 @@ from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import embedded, first_token, positional_parts, with_one_token
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
-from tokendynamics.pretrained.discovery._trials import check_axes, check_one_sequence, scales_with_length, sees_order
+from tokendynamics.pretrained.discovery._sequence_checks import check_axes, check_one_sequence
+from tokendynamics.pretrained.discovery._trials import scales_with_length, sees_order
 from tokendynamics.pretrained.discovery.layout import ROUNDING, AttentionLayout, BlockLayout, Layout, Positions
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.other_libraries import silenced

@@ -17,7 +17,6 @@ from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal
 from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._endings import of_stuck
 from tokendynamics.dynamics.engines.compiled._events import ends_of
 from tokendynamics.dynamics.engines.compiled._integrate import (
@@ -54,6 +53,7 @@ from tokendynamics.dynamics.engines.compiled._model import (
 from tokendynamics.dynamics.engines.compiled._steps import Method
 from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, room
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.dynamics.events import Status
 from tokendynamics.dynamics.rescaled import Growing
 
 _LOOK = 0.05
