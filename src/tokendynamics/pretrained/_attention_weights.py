@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.errors import expected
@@ -237,7 +238,8 @@ def _attentions_in(dtype: torch.dtype, tensors: LayerTensors, seen: Seen) -> tup
     )
     positional, named = with_state(x, given, positional, named)
     watched = watching(module, lambda call: calls.append(call.kept()), of_w=True)
-    with watched, apart(module), torch.no_grad(), silenced():
+    # PyTorch 2.13's other kernels on the CPU read a float32 mask beside float64 queries as float64.
+    with watched, apart(module), torch.no_grad(), silenced(), sdpa_kernel(SDPBackend.MATH):
         module(*positional, **named)
     return x.double(), joined([call.of_states(shape) for call in calls])
 

@@ -52,7 +52,7 @@ from tokendynamics.pretrained.feed_forward import (
 )
 from tokendynamics.pretrained.forward_arguments import argument_names, forward_arguments
 from tokendynamics.pretrained.length_dependence import depends_on_length, length_class
-from tokendynamics.pretrained.network import evaluating, persistent_buffers
+from tokendynamics.pretrained.network import evaluating, persistent_buffers, weights_of_evaluation
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack, Packing, fewest_packs, filler_of, packing_of, packs_of
 from tokendynamics.provenance.whole import storage_errors
@@ -209,10 +209,11 @@ class Checkpoint:
             if not parameter.is_meta:
                 check_finite_weights(parameter.detach(), f"{where}: {name}")
         tensors = LayerTensors(block, layout.attention)
-        if index not in self._verified or self._network.live:
-            self._verified[index] = verified(tensors, seen, self.name, index + 1)
-        norm = norm_of_block(self.layout, layout)
-        weights = attention_weights(LayerTensors(block, self._verified[index]), norm.kind, norm.eps)
+        with weights_of_evaluation(block):
+            if index not in self._verified or self._network.live:
+                self._verified[index] = verified(tensors, seen, self.name, index + 1)
+            norm = norm_of_block(self.layout, layout)
+            weights = attention_weights(LayerTensors(block, self._verified[index]), norm.kind, norm.eps)
         columns = columns_of(block.get_submodule(layout.attention.module))
         return weights if columns is None else with_columns(weights, columns, where)
 
@@ -248,8 +249,10 @@ class Checkpoint:
         layout, name = self.layout.layers[index], self.layout.blocks[index]
         if why := feed_forward_problem(layout):
             return why
-        block = self._network.block(name, modules_needed(self._network.block(name, ()), layout))
-        return feed_forward_weights(block, layout, self.architecture.dim) or "its weights are not in memory"
+        block = self._network.block(name, ())
+        with weights_of_evaluation(block):
+            block = self._network.block(name, modules_needed(block, layout))
+            return feed_forward_weights(block, layout, self.architecture.dim) or "its weights are not in memory"
 
     def block_tensors(self, layer: int) -> dict[str, Tensor]:
         """Read every stored tensor of one block, counted from 1, by its name: parameters and persistent buffers.

@@ -87,7 +87,7 @@ def _owners(block: nn.Module, layout: BlockLayout) -> Iterator[tuple[str, str, S
     """Yield the module of each matrix, the name of the matrix, and how it is stored; None for what is no plain map."""
     closed = _of_the_attention(block, layout)
     for name, module in block.named_modules():
-        if not name or name.startswith(closed):
+        if not name or f"{name}.".startswith(closed):
             continue
         if isinstance(width := getattr(module, "in_channels", None), int) and axes_of_places(module):
             yield name, f"{name}.weight", Probed(width, format_of(module))
@@ -99,6 +99,11 @@ def _owners(block: nn.Module, layout: BlockLayout) -> Iterator[tuple[str, str, S
             continue
         stored: Storage | None = "in x out" if type(module).__name__ == _CONV else None
         stored = "out x in" if isinstance(module, nn.Linear) else stored
+        if stored is not None and "weight" not in dict(module.named_parameters(recurse=False)):
+            # What a parametrization, such as a weight norm, computes it from may change where the weight does not.
+            yield name, f"{name}.weight", stored
+            closed = (*closed, f"{name}.")
+            continue
         for leaf, parameter in module.named_parameters(recurse=False):
             if parameter.ndim in (2, 3) and parameter.is_floating_point() and "bias" not in leaf:
                 yield name, f"{name}.{leaf}", stored if leaf == "weight" else None
@@ -139,7 +144,7 @@ def _norm_before(block: nn.Module, layout: BlockLayout) -> tuple[str, Norm] | No
     left = [
         inner
         for inner, module in block.named_modules()
-        if type(module) is kind and inner not in used and not inner.startswith(closed)
+        if type(module) is kind and inner not in used and not f"{inner}.".startswith(closed)
     ]
     if not left and residual.parallel:
         return name, does

@@ -11,6 +11,9 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
@@ -197,17 +200,47 @@ def ids_checked(network: nn.Module, arguments: Mapping[str, Any]) -> Iterator[No
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Switch a network to evaluation inside the block, its attentions `apart`; each module's mode is put back after."""
+def weights_of_evaluation(network: nn.Module) -> Iterator[None]:
+    """Let computed weights be those that the next pass in evaluation uses, while they are read inside the block.
+
+    Parametrizations may compute others in training, and change the network when they are read: spectral norms iterate,
+    quantizers observe. Weights of `torch.nn.utils.weight_norm`, `spectral_norm` and `prune` are those of the last pass,
+    which may have been one with other values.
+
+    >>> from torch.nn.utils.parametrizations import spectral_norm
+    >>> projection = spectral_norm(nn.Linear(3, 2))
+    >>> with weights_of_evaluation(projection):
+    ...     torch.equal(projection.weight, projection.weight), projection.training
+    (True, False)
+    >>> projection.training
+    True
+    """
+    with _in_evaluation(network):
+        for module in network.modules():
+            for hook in module._forward_pre_hooks.values():
+                if isinstance(hook, WeightNorm | SpectralNorm | BasePruningMethod):
+                    with torch.no_grad():
+                        hook(module, ())
+        yield
+
+
+@contextmanager
+def _in_evaluation(network: nn.Module) -> Iterator[None]:
     former = [module for module in network.modules() if module.training]
     try:
         if former:
             network.eval()
-        with apart(network):
-            yield
+        yield
     finally:
         for module in former:
             module.training = True
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Switch a network to evaluation inside the block, its attentions `apart`; each module's mode is put back after."""
+    with _in_evaluation(network), apart(network):
+        yield
 
 
 @contextmanager

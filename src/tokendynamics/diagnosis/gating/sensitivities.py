@@ -11,6 +11,7 @@ and every pass is differentiated by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -145,6 +146,29 @@ def sensitivities(
         ArgumentValueError: A state that is zero, or no consensus at any layer.
         CheckpointError: The network does not run, has no derivatives, or gives a state that is not finite.
     """
+    try:
+        return _differentiated(gated, packs, ratio, report, where, sinks)
+    except _WrittenIntoError:
+        with _copies_kept(gated):
+            return _differentiated(gated, packs, ratio, report, where, sinks)
+
+
+def _copies_kept(gated: Gates) -> AbstractContextManager[object]:
+    """Let the backward pass use copies of what the network gives, into which it may then write; weights are not copied.
+
+    PyTorch's `allow_mutation_on_saved_tensors` copies on writing, but takes a tensor for an earlier one at its address.
+    """
+    weights = {parameter.untyped_storage().data_ptr() for parameter in gated.parameters()}
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor if tensor.untyped_storage().data_ptr() in weights else tensor.detach().clone()
+
+    return torch.autograd.graph.saved_tensors_hooks(copied, lambda tensor: tensor)
+
+
+def _differentiated(
+    gated: Gates, packs: Sequence[Pack], ratio: float, report: Progress, where: int | None, sinks: str | Sequence[int]
+) -> Sensitivities:
     gates = torch.ones(gated.exists.shape, dtype=torch.float64, requires_grad=True)
     prompts = sum(len(pack.places) for pack in packs)
     room = _GRAPHS_SHARE * free_memory()
@@ -289,11 +313,26 @@ def _sweep(
     return _Sweep(pack, counts, means, within, gradient, passed.states if keep else None)
 
 
+class _WrittenIntoError(Exception):
+    """The network writes into what its backward pass needs, such as ``x += f(norm(x))``."""
+
+
 def _gradient(gated: Gates, value: Tensor, gates: Tensor, *, keep: bool) -> Tensor:
     """Differentiate by the gates; a network may contain operations without a derivative."""
-    with refusing(lambda words: CheckpointError(expected(gated.name, "a network that has derivatives", words))):
-        (gradient,) = torch.autograd.grad(value, gates, retain_graph=keep)
-    return gradient
+    wanted = "a network that has derivatives"
+    if not value.requires_grad:
+        came = "one whose forward pass runs without gradients (torch.no_grad, torch.inference_mode, detach)"
+        raise CheckpointError(expected(gated.name, wanted, came))
+    with refusing(lambda words: CheckpointError(expected(gated.name, wanted, words))):
+        try:
+            (gradient,) = torch.autograd.grad(value, gates, retain_graph=keep)
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            pass
+        else:
+            return gradient
+    raise _WrittenIntoError
 
 
 def _kappa_gradient(

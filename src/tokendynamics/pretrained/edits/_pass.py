@@ -6,14 +6,15 @@ CPM-Ant puts a learned prompt in front, and both cut off again what they give.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import checkpoint as checkpointing
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
@@ -24,6 +25,41 @@ from tokendynamics.pretrained.packs import ids_in
 from tokendynamics.words import plural
 
 _ONE_STREAM = "blocks that pass on one state for each token"
+
+
+@contextmanager
+def activations_kept() -> Iterator[None]:
+    """Let blocks under activation checkpointing keep their activations, in passes of this thread inside the block.
+
+    They would otherwise run again in the backward pass, when the gates of the pass are gone.
+    """
+    module: Any = checkpointing
+    thread, former, former_steps = (
+        get_ident(),
+        module.CheckpointFunction,
+        module._checkpoint_without_reentrant_generator,
+    )
+
+    class Kept:
+        """Takes the place of the function that drops activations."""
+
+        @staticmethod
+        def apply(function: Any, preserve: bool, *arguments: Any) -> Any:
+            """Run the function of the checkpoint as it stands."""
+            kept = get_ident() == thread
+            return function(*arguments) if kept else former.apply(function, preserve, *arguments)
+
+    def steps(*arguments: Any, **named: Any) -> Iterator[None]:
+        if get_ident() == thread:
+            yield
+        else:
+            yield from former_steps(*arguments, **named)
+
+    try:
+        module.CheckpointFunction, module._checkpoint_without_reentrant_generator = Kept, steps
+        yield
+    finally:
+        module.CheckpointFunction, module._checkpoint_without_reentrant_generator = former, former_steps
 
 
 class OwnTokens(ExitStack):

@@ -7,7 +7,7 @@ projection reads of it, as scaling these columns of its weight does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -21,7 +21,14 @@ from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, blocks_beside, by_prompt, check_ran
+from tokendynamics.pretrained.edits._pass import (
+    OwnTokens,
+    activations_kept,
+    arguments_for,
+    blocks_beside,
+    by_prompt,
+    check_ran,
+)
 from tokendynamics.pretrained.edits._varied_network import existing_heads, existing_parts
 from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.forward_arguments import other_rows
@@ -93,6 +100,7 @@ class GatedNetwork(Hooks):
         self._gates: Tensor | None = None
         self._head_gates: Tensor | None = None
         self._gated_heads: set[int] = set()
+        self._followed: Tensor | None = None
         self._states: list[Tensor] = []
         self._ran: list[str] = []
         self._outputs: list[Any] = []
@@ -123,6 +131,10 @@ class GatedNetwork(Hooks):
         for name, module in blocks_beside(self.network, self.layout).items():
             self.before(module, partial(self._note, name))
 
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the weights of what runs."""
+        return self.running.parameters()
+
     @property
     def dtype(self) -> torch.dtype:
         """Number format of its forward pass."""
@@ -150,6 +162,7 @@ class GatedNetwork(Hooks):
         self._layer, self._gates, self._states, self._ran = -1, gates, [], []
         self._head_gates, self._gated_heads = heads, set(range(len(known)))
         self._outputs, self._known = [], known
+        self._followed = self._gates_followed(gates, heads)
         arguments, prompts = arguments_for(self.running, pack.arguments), len(pack.places)
         try:
             with (
@@ -157,6 +170,7 @@ class GatedNetwork(Hooks):
                 OwnTokens(self.network, self.layout) as tokens,
                 as_before(self.running),
                 ids_checked(self.running, arguments),
+                activations_kept() if torch.is_grad_enabled() else nullcontext(),
             ):
                 output = self.running(**arguments)
             check_ran(self._ran, self.layout, self.name)
@@ -174,6 +188,16 @@ class GatedNetwork(Hooks):
             return GatedPass(tuple(state[:, prompt_places] for state in states), logits, outputs)
         finally:
             self._gates, self._head_gates, self._states, self._outputs, self._known = None, None, [], [], ()
+
+    def _gates_followed(self, gates: Tensor, heads: Tensor | None) -> Tensor | None:
+        """Return for each layer whether it has gates by which the pass is differentiated; None where it is not."""
+        if not torch.is_grad_enabled():
+            return None
+        followed = torch.zeros(len(self.exists), dtype=torch.bool)
+        for given, there in ((gates, self.exists), (heads, self.heads)):
+            if given is not None and given.requires_grad:
+                followed |= there.any(dim=-1)
+        return followed
 
     def _intercept(self, block: nn.Module) -> None:
         """Let a block return what is known of it, and record what it returns."""
@@ -206,6 +230,11 @@ class GatedNetwork(Hooks):
         if len(self._ran) > len(self.layout.blocks):
             check_ran(self._ran, self.layout, self.name, ended=False)
         self._layer += 1  # a block that runs again is a layer of its own, and has gates of its own
+        if self._followed is not None and not states.requires_grad and bool(self._followed[: self._layer].any()):
+            came = (
+                f"one that cuts them off before layer {self._layer + 1} (torch.no_grad, torch.inference_mode, detach)"
+            )
+            raise CheckpointError(expected(self.name, "a network that has derivatives", came))
         if not self._states:
             self._states.append(states.clone())  # a block may write into its input
 
@@ -260,7 +289,7 @@ class HeadGates:
 
     def __init__(self, gated: GatedNetwork) -> None:
         self._gated, self.exists = gated, gated.heads
-        self.name, self.dtype, self.config = gated.name, gated.dtype, gated.config
+        self.name, self.dtype, self.config, self.parameters = gated.name, gated.dtype, gated.config, gated.parameters
         self._parts = torch.ones(gated.exists.shape, dtype=torch.float64)
 
     def run(self, pack: Pack, gates: Float[Tensor, "layer head"], known: Sequence[Any] = ()) -> GatedPass:
@@ -280,7 +309,7 @@ class PartAndHeadGates:
 
     def __init__(self, gated: GatedNetwork) -> None:
         self._gated, self.exists = gated, torch.cat((gated.exists, gated.heads), dim=-1)
-        self.name, self.dtype, self.config = gated.name, gated.dtype, gated.config
+        self.name, self.dtype, self.config, self.parameters = gated.name, gated.dtype, gated.config, gated.parameters
 
     def run(self, pack: Pack, gates: Float[Tensor, "layer gate"], known: Sequence[Any] = ()) -> GatedPass:
         """Run the network once with a gate on every part and every head; see `GatedNetwork.run`."""
