@@ -53,8 +53,10 @@ def test_how_often_each_outcome_was_is_said_with_its_interval(tmp_path: Path) ->
     assert sentences[0].startswith("Of 10 systems, 6 ended as “consensus”, 60 % (95 % CI 31–83 %); 3 as “zero”, ")
     assert "1 as “undecided”, 10.0 % (95 % CI 1.8–40.4 %)." in sentences[0]
     assert [f"{100 * end:.0f}" for end in wilson(6, 10)] == ["31", "83"]
+    assert sentences[1].startswith("“Undecided” systems had reached no outcome when their runs ended")
     sentences = findings(page_of(swept(np.full((1, 20), ZERO), scale=[1.0]), tmp_path))
     assert sentences[0] == f"All 20 systems ended as “zero” (95 % CI {100 * wilson(20, 20)[0]:.0f} % or more)."
+    assert not any("Undecided" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize(

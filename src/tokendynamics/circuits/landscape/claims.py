@@ -168,7 +168,7 @@ def survey(
     >>> [(point.family, kind.kind) for point, kind in section_survey.points][:2]
     [('A', 'global minimum'), ('B', 'strict saddle')]
     >>> section_survey.claims[0][:41]
-    '“Only degenerate zeros” does not hold: fa'
+    'The paper’s claim that besides the soluti'
     """
     if section not in get_args(Section):
         raise ArgumentValueError("section", "'3.1', '3.2' or '3.3'", repr(section))
@@ -243,7 +243,8 @@ def _linear(landscape: PositionsOnly, basins: Basins) -> LandscapeSurvey:
         kinds = ", ".join(f"{point.family} {one.kind}" for point, one in points)
         saddles = f"Not every family but A is a strict saddle: {kinds}."
     claims = (
-        "“Only degenerate zeros” does not hold: family B (columns of q sum to zero) is stationary with the loss "
+        "The paper’s claim that besides the solutions (family A) the gradient vanishes at degenerate zeros only does "
+        "not hold: family B (columns of q sum to zero) is stationary with the loss "
         f"{number(second.loss_per_column, 6)} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",
         _on_infinity(basins, limit, total),
         saddles,
@@ -272,7 +273,8 @@ def _softmax(landscape: SoftmaxPositions, basins: Basins) -> LandscapeSurvey:
     times = listing([number(record.time) for record in stalls])
     claims = (
         "No finite point is stationary: the gradient vanishes only at infinite logits, where the global optimum lies.",
-        "“Can not get stuck” holds only without a limit on time. From logits of −2, −4 and −6 for the previous token, "
+        "The paper’s claim that descent does not get stuck holds only without a limit on time. From logits of −2, −4 "
+        "and −6 for the previous token, "
         f"gradient flow leaves after the times {times}: about e² times later per unit of depth.",
         f"{_share(basins, 'global minimum')} of the starts reach the global minimum within "
         f"{plural(basins.budget, 'step')}.",
