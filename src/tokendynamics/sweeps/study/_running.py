@@ -327,10 +327,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         else:
-            # Where processes have no groups, what it started is ended one by one.
+            # Where processes have no groups, each is ended, first the one that would see its children end.
             with contextlib.suppress(psutil.NoSuchProcess):
                 root = psutil.Process(process.pid)
-                for running in (*root.children(recursive=True), root):
+                for running in (root, *root.children(recursive=True)):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         running.kill()
         process.wait()
