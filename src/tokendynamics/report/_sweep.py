@@ -125,7 +125,7 @@ def findings(shares: xr.Dataset, status: xr.Dataset, again: int) -> list[str]:
     """
     sentences = [_how_often(shares)]
     if UNDECIDED in words_of(shares):
-        sentences.append("“Undecided” systems had reached no outcome when their runs ended; longer runs may decide some.")
+        sentences.append("“Undecided” systems had reached no outcome when their runs ended; some may in longer runs.")
     sentences += _agreement(shares)
     sentences += [_change(shares, str(axis)) for axis in shares.total.dims if shares.sizes[axis] > 1]
     return [*sentences, *_endings(status, again)]
