@@ -131,7 +131,7 @@ def _columns(parts: tuple[Part, ...], tensors: LayerTensors) -> Affine:
     dim = tensors.output().weight.shape[1]
     affine = composed(parts, dim, tensors.affine)
     if affine is None:
-        raise CheckpointError(expected("layout", "columns of some module", "none"))
+        raise CheckpointError("layout", "columns of some module", "none")
     return affine
 
 
@@ -159,7 +159,7 @@ def verified(tensors: LayerTensors, seen: Seen, name: str, number: int) -> Atten
     recorded = attention.sharing(layout.kv_heads)
     if not bool(torch.isfinite(recorded.output).all()):
         came = "a NaN or an infinity in its attention"
-        raise CheckpointError(expected(where, "finite numbers", came, "the weights are damaged"))
+        raise CheckpointError(where, "finite numbers", came, "the weights are damaged")
     x = x.flatten(2).mT if seen.channels_first else x
     start = as_features(x, recorded.query.shape[0], recorded.query.shape[2])
     error = float("inf")

@@ -11,7 +11,7 @@ from torch import nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_device
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
@@ -27,18 +27,18 @@ def as_device_map(given: Any) -> dict[str, torch.device] | None:
     """
     wanted = "'auto' or a mapping of modules to devices"
     if isinstance(given, str) and given != "auto":
-        raise ArgumentValueError(expected("device_map", wanted, repr(given), "name one device with device="))
+        raise ArgumentValueError("device_map", wanted, repr(given), "name one device with device=")
     if not isinstance(given, str | Mapping):
-        raise ArgumentTypeError(expected("device_map", wanted, shown(given)))
+        raise ArgumentTypeError("device_map", wanted, shown(given))
     require("devices", "device_map", "networks on several devices", otherwise="leave it out")
     if isinstance(given, str):
         return None
     devices: dict[str, torch.device] = {}
     for module, device in given.items():
         if not isinstance(module, str):
-            raise ArgumentTypeError(expected("device_map", "names of modules", shown(module)))
+            raise ArgumentTypeError("device_map", "names of modules", shown(module))
         if device == "disk":
-            raise ArgumentValueError(expected("device_map", "devices", f"the disk for {module}", _DISK))
+            raise ArgumentValueError("device_map", "devices", f"the disk for {module}", _DISK)
         # transformers and accelerate write the number of an accelerator for the accelerator.
         numbered = isinstance(device, int) and not isinstance(device, bool)
         devices[module] = as_device(f"cuda:{device}" if numbered else device, f"device_map of {module!r}")
@@ -72,7 +72,7 @@ class Placement:
         skipped = getattr(network, "_skip_keys_device_placement", None)
 
         def refusal(words: str) -> ArgumentValueError:
-            return ArgumentValueError(expected("device_map", "a mapping that accelerate takes", words))
+            return ArgumentValueError("device_map", "a mapping that accelerate takes", words)
 
         with refusing(refusal), silenced():
             options: dict[str, Any] = {"main_device": first, "skip_keys": skipped, "force_hooks": True}
@@ -98,13 +98,13 @@ def placement_of(
         from accelerate import infer_auto_device_map
 
         def refusal(words: str) -> ArgumentValueError:
-            return ArgumentValueError(expected("device_map", "devices with room for the network", words))
+            return ArgumentValueError("device_map", "devices with room for the network", words)
 
         whole = sorted({type(network.get_submodule(name)).__name__ for name in blocks})
         with refusing(refusal), silenced():
             inferred = infer_auto_device_map(network, no_split_module_classes=whole, dtype=dtype)
         if "disk" in inferred.values():
-            raise ArgumentValueError(expected("device_map", "devices with room for the network", "too little", _DISK))
+            raise ArgumentValueError("device_map", "devices with room for the network", "too little", _DISK)
         chosen = as_device_map(inferred)
     placement = Placement(chosen or {})
     modules, known = list(placement.devices), dict(network.named_modules())
@@ -112,18 +112,18 @@ def placement_of(
     if strange:
         children = ", ".join(name for name, _ in network.named_children())
         wanted = f"names of modules of the {type(network).__name__}, which has {children}"
-        raise ArgumentValueError(expected("device_map", wanted, strange[0]))
+        raise ArgumentValueError("device_map", wanted, strange[0])
     nested = [(one, other) for one in modules for other in modules if one != other and _holds(one, other)]
     if nested:
         came = f"{nested[0][1]!r} in {nested[0][0]!r}"
-        raise ArgumentValueError(expected("device_map", "modules of which none holds another", came))
+        raise ArgumentValueError("device_map", "modules of which none holds another", came)
     tensors = [
         name for named_tensors in (network.named_parameters(), network.named_buffers()) for name, _ in named_tensors
     ]
     left = [name for name in tensors if not any(_holds(module, name) for module in modules)]
     if left:
         advice = f"give {left[0].rpartition('.')[0] or left[0]} a device"
-        raise ArgumentValueError(expected("device_map", "a device for every module", f"none for {left[0]}", advice))
+        raise ArgumentValueError("device_map", "a device for every module", f"none for {left[0]}", advice)
     return placement
 
 

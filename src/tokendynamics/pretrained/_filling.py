@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits, free_memory, give_back
 from tokendynamics.pretrained._dispatch import Placement
 from tokendynamics.pretrained._torch_attention import apart
@@ -128,7 +127,7 @@ def fill_buffers(network: Any, place: Place, stored: Collection[str] = ()) -> No
                 network._init_weights(network.get_submodule(".".join(around[:count])))
         if _is_unset(network.get_buffer(name)):
             came = "one that it leaves uninitialised"
-            raise CheckpointError(expected(name, "a table that transformers computes", came, "pass the network itself"))
+            raise CheckpointError(name, "a table that transformers computes", came, "pass the network itself")
 
 
 def _unset(dtype: torch.dtype) -> float | int | bool:
@@ -210,7 +209,7 @@ class Network:
             ArgumentValueError: It is a live one.
         """
         if self._weights is None:
-            raise ArgumentValueError(expected("spec", "stored weights", "a live network"))
+            raise ArgumentValueError("spec", "stored weights", "a live network")
         return self._network, self._weights
 
     def shell(self, blocks: Sequence[str]) -> nn.Module:

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_path
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
 from tokendynamics.pretrained._dispatch import without_hooks
@@ -63,7 +63,7 @@ def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: 
         shapes = ", ".join(f"{name} of shape {tuple(value.shape)}" for name, value in tensors.items())
         inside = "" if drawn else _tensors_inside(arguments)
         came, advice = inside or shapes or "no tensor", _WRAP if inside else "pass real inputs"
-        raise ArgumentValueError(expected("inputs", wanted, came, advice))
+        raise ArgumentValueError("inputs", wanted, came, advice)
     rows, lengths = len(usable[0]), {value.shape[1] for value in usable}
 
     def made(count: int) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _by_name(example: Any, network: nn.Module) -> dict[str, Any]:
     unnamed = [one.name for one in parameters if one.kind == one.POSITIONAL_ONLY]
     if unnamed:
         wanted, advice = "a network whose arguments can be passed by name", "wrap it in a module that passes them on"
-        raise ArgumentTypeError(expected("inputs", wanted, f"{unnamed[0]}, which cannot", advice))
+        raise ArgumentTypeError("inputs", wanted, f"{unnamed[0]}, which cannot", advice)
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     if isinstance(example, Mapping):
         arguments = dict(example)
@@ -130,12 +130,12 @@ def _by_name(example: Any, network: nn.Module) -> dict[str, Any]:
             advice = (
                 "" if names else "pass a mapping, or wrap the network in a module whose forward names its arguments"
             )
-            raise ArgumentTypeError(expected("inputs", wanted, came, advice))
+            raise ArgumentTypeError("inputs", wanted, came, advice)
         arguments = dict(zip(names, values, strict=False))
     missing = [one.name for one in named if one.default is one.empty and one.name not in arguments]
     if missing:
         advice = "pass a mapping of names to tensors"
-        raise ArgumentTypeError(expected("inputs", "every required argument", f"none for {missing[0]}", advice))
+        raise ArgumentTypeError("inputs", "every required argument", f"none for {missing[0]}", advice)
     return arguments
 
 
@@ -151,24 +151,22 @@ def checked_inputs(inputs: Any) -> Callable[[int], Mapping[str, Any]]:
     """
     if not callable(inputs):
         wanted = "an example, or a function that makes the arguments for a given number of inputs"
-        raise ArgumentTypeError(expected("inputs", wanted, shown(inputs), _EXAMPLE))
+        raise ArgumentTypeError("inputs", wanted, shown(inputs), _EXAMPLE)
 
     def refusal(words: str) -> ArgumentTypeError:
-        return ArgumentTypeError(expected("inputs", "a function of the number of inputs", words, _EXAMPLE))
+        return ArgumentTypeError("inputs", "a function of the number of inputs", words, _EXAMPLE)
 
     def made(count: int) -> Mapping[str, Any]:
         with refusing(refusal):
             given = inputs(count)
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
             wanted, came = "a function that returns arguments by name", f"one that returns a {type(given).__name__}"
-            raise ArgumentTypeError(expected("inputs", wanted, came, _EXAMPLE))
+            raise ArgumentTypeError("inputs", wanted, came, _EXAMPLE)
         shapes = {name: tuple(value.shape) for name, value in given.items() if isinstance(value, Tensor)}
         if not any(shape[:1] == (count,) for shape in shapes.values()):
             wanted = f"a tensor whose first axis is that of the {count} inputs asked for"
             inside = _tensors_inside(given)
-            raise ArgumentValueError(
-                expected("inputs", wanted, inside or shapes or "no tensor", _WRAP if inside else _EXAMPLE)
-            )
+            raise ArgumentValueError("inputs", wanted, inside or shapes or "no tensor", _WRAP if inside else _EXAMPLE)
         return copied(given)
 
     return made
@@ -188,12 +186,12 @@ def check_no_virtual_tokens(network: nn.Module, name: str) -> None:
     if getattr(chosen, "is_prompt_learning", False) and kind != "PREFIX_TUNING":
         came = f"one with {chosen.num_virtual_tokens} virtual tokens before every prompt ({kind})"
         advice = "pass get_base_model() for the network without them"
-        raise CheckpointError(expected(name, "a network whose states are those of a prompt's tokens", came, advice))
+        raise CheckpointError(name, "a network whose states are those of a prompt's tokens", came, advice)
 
 
 def _refusal(words: str) -> CheckpointError:
     came = f"one that does not fit ({words})"
-    return CheckpointError(expected("adapter", "an adapter made for this network", came, "pass its own base model"))
+    return CheckpointError("adapter", "an adapter made for this network", came, "pass its own base model")
 
 
 def _configuration_of(folder: Path, network: nn.Module) -> Any:
@@ -204,7 +202,7 @@ def _configuration_of(folder: Path, network: nn.Module) -> Any:
     """
     path = folder / ADAPTER_CONFIGURATION
     if not path.is_file():
-        raise CheckpointError(expected("adapter", f"a folder with {path.name}", f"none in {folder}"))
+        raise CheckpointError("adapter", f"a folder with {path.name}", f"none in {folder}")
     from peft import PeftConfig
 
     check_settings(read_json_object(path), str(path))
@@ -214,10 +212,10 @@ def _configuration_of(folder: Path, network: nn.Module) -> Any:
     if config.is_prompt_learning:
         after = "pass the network that PeftModel.from_pretrained makes" if kind == "PREFIX_TUNING" else "leave it out"
         came = f"one of {config.num_virtual_tokens} virtual tokens ({kind})"
-        raise CheckpointError(expected("adapter", "an adapter of the weights", came, after))
+        raise CheckpointError("adapter", "an adapter of the weights", came, after)
     if kind in ("POLY", "XLORA"):
         came = f"one that mixes several by the {'task' if kind == 'POLY' else 'prompt'} ({kind})"
-        raise CheckpointError(expected("adapter", "an adapter of the weights alone", came, "merge one of them"))
+        raise CheckpointError("adapter", "an adapter of the weights alone", came, "merge one of them")
     # The task changes how PEFT calls the network, and no weight.
     config.task_type, config.inference_mode = None, True
     names = {name for name, _ in network.named_modules()}
@@ -244,7 +242,7 @@ def with_adapter(network: Any, folder: Path, allow_pickle: bool = False) -> nn.M
     require("peft", "adapter", "adapters", error=CheckpointError)
     config, weights = _configuration_of(folder, network), adapter_weights(folder)
     if weights is None:
-        raise CheckpointError(expected("adapter", "a folder with adapter_model.safetensors", f"none in {folder}"))
+        raise CheckpointError("adapter", "a folder with adapter_model.safetensors", f"none in {folder}")
     from peft import get_peft_model, set_peft_model_state_dict
 
     files = stored_tensors(folder, weights, allow_pickle)
@@ -282,10 +280,10 @@ def _fitting(name: str, network: Any) -> str | None:
 
 def check_live(stream: bool | None, device_map: Any) -> None:
     if stream:
-        raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
+        raise ArgumentValueError("stream", "None or False for a live network", stream)
     if device_map is not None:
         advice = "dispatch it with accelerate.dispatch_model; it then runs where it is"
-        raise ArgumentValueError(expected("device_map", "None for a live network", shown(device_map), advice))
+        raise ArgumentValueError("device_map", "None for a live network", shown(device_map), advice)
 
 
 def _check_can_be_watched(network: nn.Module, name: str) -> None:
@@ -301,14 +299,14 @@ def _check_can_be_watched(network: nn.Module, name: str) -> None:
             "a network that calls its blocks as modules",
             "a program without them (TorchScript, torch.export)",
         )
-        raise CheckpointError(expected(name, wanted, came, "pass the network that it was made from"))
+        raise CheckpointError(name, wanted, came, "pass the network that it was made from")
     layer = next(iter(getattr(network, "layers", ())), None)
     if isinstance(network, nn.TransformerEncoder | nn.TransformerDecoder) and isinstance(layer, nn.Module):
         attention = getattr(layer, "self_attn", None)
         if isinstance(attention, nn.MultiheadAttention) and not attention.batch_first:
             wanted, came = "a network whose arguments have inputs first", "one with tokens first (batch_first=False)"
             turned = "wrap it in a module whose forward(x) returns network(x.transpose(0, 1)).transpose(0, 1)"
-            raise CheckpointError(expected(name, wanted, came, turned))
+            raise CheckpointError(name, wanted, came, turned)
 
 
 def _check_in_memory(network: nn.Module, name: str) -> None:
@@ -321,16 +319,16 @@ def _check_in_memory(network: nn.Module, name: str) -> None:
     spread = next((key for key, parameter in network.named_parameters() if hasattr(parameter, "full_tensor")), None)
     if spread is not None:
         came, advice = f"{spread}, which is spread over processes", "load its full state dict into one of its own"
-        raise CheckpointError(expected(name, "a network in the memory of one process", came, advice))
+        raise CheckpointError(name, "a network in the memory of one process", came, advice)
     lazy = next((key for key, parameter in network.named_parameters() if is_lazy(parameter)), None)
     if lazy is not None:
         came = f"{lazy}, which has no shape yet"
-        raise CheckpointError(expected(name, "a network with weights", came, "run it once on a batch"))
+        raise CheckpointError(name, "a network with weights", came, "run it once on a batch")
     offloaded = any(hasattr(module, "_hf_hook") for module in network.modules())
     absent = [key for key, parameter in network.named_parameters() if parameter.is_meta and not offloaded]
     if absent:
         came = f"{absent[0]}{' and others' if absent[1:] else ''} on the meta device"
-        raise CheckpointError(expected(name, "a network with weights", came, "load them"))
+        raise CheckpointError(name, "a network with weights", came, "load them")
 
 
 def _discovered(
@@ -395,7 +393,7 @@ def live_checkpoint(
         origin.name += f" with {remedies[0][1].words}"
     first = next(part.parameters(), None)
     if first is None:
-        raise CheckpointError(expected(name, "a network with weights", "one without any"))
+        raise CheckpointError(name, "a network with weights", "one without any")
     _check_in_memory(part, name)
     settings: Any = getattr(part, "config", None)
     if hasattr(settings, "to_dict"):

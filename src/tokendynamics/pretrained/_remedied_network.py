@@ -110,9 +110,7 @@ class LambdaColumns(nn.Module):
             columns = self.of_keys(x)
         if x is None or columns.shape[-1] != groups * self.width:
             wanted, came = f"{groups * self.width} columns of the remedy behind the keys", columns.shape[-1]
-            raise CheckpointError(
-                expected("remedy", wanted, came, "its keys are computed in another way: pass use_cache=False")
-            )
+            raise CheckpointError("remedy", wanted, came, "its keys are computed in another way: pass use_cache=False")
         of_queries = self._slices(x * (self.coefficients() / factor).to(x.dtype), self.heads).to(query.dtype)
         columns = columns.unflatten(-1, (groups, -1)).movedim(3, 2).flatten(1, 2).to(key.dtype)
         key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key[..., :width], value))
@@ -204,7 +202,7 @@ def check_implementation(network: nn.Module) -> None:
         if config._attn_implementation not in (*WITH_REMEDY, None):
             wanted = f"an attention implementation that is {' or '.join(map(repr, WITH_REMEDY))}"
             came, advice = config._attn_implementation, "choose it with model.set_attn_implementation"
-            raise CheckpointError(expected("model", wanted, came, advice))
+            raise CheckpointError("model", wanted, came, advice)
 
 
 def _not_asking(name: str, modules: Sequence[nn.Module]) -> str:
@@ -223,7 +221,7 @@ def _before(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any
     if config._attn_implementation not in (*_CHOSEN_BEFORE, WATCHED):
         advice = "remove the remedy, choose the implementation, and apply the remedy again"
         wanted = "the attention implementation that the remedy has chosen"
-        raise CheckpointError(expected("model", wanted, repr(config._attn_implementation), advice))
+        raise CheckpointError("model", wanted, repr(config._attn_implementation), advice)
     columns.keep(x)
 
     def with_columns(value: Any) -> Any:
@@ -243,7 +241,7 @@ class _CacheWithColumns:
 
     def update(self, key_states: Tensor, value_states: Tensor, *positional: Any, **named: Any) -> tuple[Tensor, Tensor]:
         if key_states.shape[:-1] != self._columns.shape[:-1]:
-            raise CheckpointError(expected("use_cache", "False: its cache does not store keys", True))
+            raise CheckpointError("use_cache", "False: its cache does not store keys", True)
         keys = torch.cat([key_states, self._columns.to(key_states)], dim=-1)
         return self._cache.update(keys, value_states, *positional, **named)
 
@@ -296,11 +294,11 @@ def fitting_columns(
     for number, (block, layer) in enumerate(zip(layout.blocks, layout.layers, strict=True), start=1):
         where, attention = f"{name}: layer {number}", layer.attention
         if attention is None:
-            raise CheckpointError(expected(where, "an attention whose queries and keys are found", layer.problem))
+            raise CheckpointError(where, "an attention whose queries and keys are found", layer.problem)
         if not attention.causal:
-            raise CheckpointError(expected(where, "an attention that sees no later token", "one that does"))
+            raise CheckpointError(where, "an attention that sees no later token", "one that does")
         if not attention.module:
-            raise CheckpointError(expected(where, "an attention in its own module", "a block that attends itself"))
+            raise CheckpointError(where, "an attention in its own module", "a block that attends itself")
         module = network.get_submodule(f"{block}.{attention.module}")
         first, sizes = next(module.parameters()), {"heads": attention.heads, "kv_heads": attention.kv_heads}
         # In half precision small steps of λ would be lost.
@@ -308,7 +306,7 @@ def fitting_columns(
         columns[module] = LambdaColumns(kind, dim, **sizes, start=start).to(first.device, single)
     if layout.positions != "rotary":
         wanted, came = "rotary positions, to which the remedy is added", f"positions of the kind {layout.positions!r}"
-        raise CheckpointError(expected(name, wanted, came))
+        raise CheckpointError(name, wanted, came)
     return columns
 
 
@@ -324,7 +322,7 @@ def _stored_columns(
             (stored_name for stored_name in files.shapes if stored_name.endswith(f".{REMEDY}.{leaf}")), key=natural
         )
     if not stored["size"]:
-        raise CheckpointError(expected(str(folder), "a network with a remedy, saved as safetensors", "none"))
+        raise CheckpointError(str(folder), "a network with a remedy, saved as safetensors", "none")
     kind = "lambda-diagonal" if stored["log_diagonal"] else "lambda-identity"
     by_module = fitting_columns(network, layout, dim, name, kind)
     for leaf, names in stored.items():
@@ -333,7 +331,7 @@ def _stored_columns(
         wanted, came = [tuple(tensor.shape) for tensor in places], [files.shapes[stored_name] for stored_name in names]
         if wanted != came:
             where = f"{folder}: {REMEDY}.{leaf}"
-            raise CheckpointError(expected(where, f"{counted(wanted)}, as {name} has", counted(came)))
+            raise CheckpointError(where, f"{counted(wanted)}, as {name} has", counted(came))
         for place, values in zip(places, map(files.read, names), strict=True):
             place.data.copy_(values)
     return by_module

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained._checkpoint import Origin
 from tokendynamics.pretrained._live import live_checkpoint
@@ -66,17 +66,15 @@ def apply_remedy(model: Model, kind: str | Path = "lambda-diagonal", *, start: f
     new = str(kind) in get_args(Kind)
     if not new and not Path(kind).is_dir():
         wanted = f"{', '.join(map(repr, get_args(Kind)))} or the folder of a network that has a remedy"
-        raise ArgumentValueError(expected("kind", wanted, shown(str(kind))))
+        raise ArgumentValueError("kind", wanted, shown(str(kind)))
     if not -math.inf < start <= 0:
-        raise ArgumentValueError(expected("start", "a λ of 0 or below", start))
+        raise ArgumentValueError("start", "a λ of 0 or below", start)
     if isinstance(model, nn.Module):
         network = model
     else:
         network = copy.deepcopy(as_checkpoint(model, "model").whole).requires_grad_(True)
     if remedies_in(network):
-        raise ArgumentValueError(
-            expected("model", "a network without a remedy", "one that has it", "remove_remedy first")
-        )
+        raise ArgumentValueError("model", "a network without a remedy", "one that has it", "remove_remedy first")
     check_implementation(network)
     checkpoint = live_checkpoint(network, Origin(type(network).__name__))
     chosen = cast(Kind, str(kind)) if new else Path(kind)
@@ -139,5 +137,5 @@ def remedy_coefficients(model: nn.Module) -> Float[Tensor, "layer dim"]:
 def _remedies(model: nn.Module) -> list[LambdaColumns]:
     remedies = [columns for _, columns in remedies_in(model)]
     if not remedies:
-        raise ArgumentValueError(expected("model", "a network with a remedy", "one without", "see apply_remedy"))
+        raise ArgumentValueError("model", "a network with a remedy", "one without", "see apply_remedy")
     return remedies

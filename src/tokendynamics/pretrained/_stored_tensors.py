@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.arguments import first_index
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained.edits.language_head import base_of, empty_with_head
 from tokendynamics.pretrained.other_libraries import refusing, silenced
@@ -256,11 +255,11 @@ class Weights:
         source = self._stored[self._prefix + name]
         where = _where(source.names[0], self._origin)
         check_fits(4 * prod(self._shapes[self._prefix + name]), where)
-        with refusing(lambda words: CheckpointError(expected(where, "pieces of one tensor that fit together", words))):
+        with refusing(lambda words: CheckpointError(where, "pieces of one tensor that fit together", words)):
             tensor = source.read(self._read_stored)
         if tuple(tensor.shape) != self._shapes[self._prefix + name]:
             wanted = f"shape {self._shapes[self._prefix + name]}"
-            raise CheckpointError(expected(where, wanted, f"shape {tuple(tensor.shape)}", _ADVICE))
+            raise CheckpointError(where, wanted, f"shape {tuple(tensor.shape)}", _ADVICE)
         return tensor
 
     def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
@@ -297,7 +296,7 @@ class Weights:
         if tensor.dtype not in _DTYPES:
             advice = "quantised checkpoints are read only as GGUF"
             wanted = "real numbers of 16 bits or more"
-            raise CheckpointError(expected(where, wanted, f"dtype {tensor.dtype}", advice))
+            raise CheckpointError(where, wanted, f"dtype {tensor.dtype}", advice)
         check_finite_weights(tensor, where)
         return tensor
 
@@ -308,11 +307,11 @@ class Weights:
                 continue
             if source is None:
                 advice = "the file is incomplete or its config.json belongs to another model"
-                raise CheckpointError(expected(_where(name, self._origin), f"shape {shape}", "no such tensor", advice))
+                raise CheckpointError(_where(name, self._origin), f"shape {shape}", "no such tensor", advice)
             came = tuple(self._store.shapes[source.names[0]])
             if source.plain and came != shape:
                 where = _where(source.names[0], self._origin)
-                raise CheckpointError(expected(where, f"shape {shape}", f"shape {came}", _ADVICE))
+                raise CheckpointError(where, f"shape {shape}", f"shape {came}", _ADVICE)
 
 
 def _where(stored: str, origin: str) -> str:
@@ -339,4 +338,4 @@ def check_finite_weights(tensor: Tensor, where: str) -> None:
         return
     index = first_index(~finite)
     came = f"{float(tensor[index])} at index {index} ({int((~finite).sum())} such entries)"
-    raise CheckpointError(expected(where, "finite numbers", came, "the checkpoint is damaged or its training diverged"))
+    raise CheckpointError(where, "finite numbers", came, "the checkpoint is damaged or its training diverged")

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, whole_numbers
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout, Positions
 from tokendynamics.pretrained.length_dependence import longest_input
@@ -134,7 +133,7 @@ def as_layer(value: Any, count: int, argument: str = "layer") -> int:
     if not 1 <= layer <= count:
         advice = "layers count from 1; 0 is the embedding"
         raise ArgumentValueError(
-            expected(argument, f"a layer from 1 to {count}" if count > 1 else "layer 1, the only one", layer, advice)
+            argument, f"a layer from 1 to {count}" if count > 1 else "layer 1, the only one", layer, advice
         )
     return layer
 
@@ -155,5 +154,5 @@ def as_layers(
         return list(range(1, count + 1) if default is None else default)
     chosen = [as_layer(value, count, argument) for value in whole_numbers(values, argument)]
     if not chosen:
-        raise ArgumentValueError(expected(argument, f"layers from 1 to {count}", "none"))
+        raise ArgumentValueError(argument, f"layers from 1 to {count}", "none")
     return chosen

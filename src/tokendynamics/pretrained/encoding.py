@@ -56,7 +56,7 @@ def check_growth(path: Path) -> None:
         if by_expression > MOST_GROWTH or not all(_bounded(steps, text) for text in texts):
             wanted = f"a {name} that makes a text at most {MOST_GROWTH:,} times as long"
             came = f"{len(steps)} replacements that make one longer"
-            raise CheckpointError(expected(str(path), wanted, came, "take the tokenizer of the original checkpoint"))
+            raise CheckpointError(str(path), wanted, came, "take the tokenizer of the original checkpoint")
 
 
 def _bounded(steps: list[tuple[str, str, str]], text: str) -> bool:
@@ -133,7 +133,7 @@ class Encoding:
 def _unreadable(folder: Path, wanted: str) -> Callable[[str], CheckpointError]:
     def refusal(words: str) -> CheckpointError:
         came = f"an unreadable one ({words})"
-        return CheckpointError(expected(str(folder), wanted, came, "copy or download it again"))
+        return CheckpointError(str(folder), wanted, came, "copy or download it again")
 
     return refusal
 
@@ -150,7 +150,7 @@ def _sentencepiece_file(folder: Path) -> Path | None:
     if file.name in _MARIAN:
         if absent := [name for name in _MARIAN if not (folder / name).is_file()]:
             wanted = f"the tokenizer files {', '.join(_MARIAN)}"
-            raise CheckpointError(expected(str(folder), wanted, f"no {' and no '.join(absent)}", _ADVICE))
+            raise CheckpointError(str(folder), wanted, f"no {' and no '.join(absent)}", _ADVICE)
     elif any((folder / name).is_file() for name in _ENOUGH):
         return None
     with file.open("rb") as content:
@@ -158,9 +158,7 @@ def _sentencepiece_file(folder: Path) -> Path | None:
     if _TIKTOKEN_LINE.match(beginning):
         return None
     if not beginning.startswith(b"\n"):  # the tag of the first piece
-        raise CheckpointError(
-            expected(str(file), "a file of sentencepiece", "another one", f"copy it again, {_ADVICE}")
-        )
+        raise CheckpointError(str(file), "a file of sentencepiece", "another one", f"copy it again, {_ADVICE}")
     return file
 
 
@@ -176,7 +174,7 @@ def _cuts(folder: Path, file: Path) -> dict[str, list[str]]:
     require("sentencepiece", str(folder), use, otherwise=_ADVICE, error=CheckpointError)
 
     def refusal(words: str) -> CheckpointError:
-        return CheckpointError(expected(str(folder), f"the packages for {use}", words, install("sentencepiece")))
+        return CheckpointError(str(folder), f"the packages for {use}", words, install("sentencepiece"))
 
     with refusing(refusal):
         library, form = (import_module(f"sentencepiece{name}") for name in ("", ".sentencepiece_model_pb2"))
@@ -203,7 +201,7 @@ def _check_cuts(folder: Path, file: Path, tokenizer: Any, cuts: Mapping[str, lis
         came = f"{type(tokenizer).__name__} of transformers, with {len(other)} of {len(cuts)} words otherwise"
         came += f" ({next(iter(other.values()))})"
         advice = f"add tokenizer.json or tokenizer_config.json, {_ADVICE}"
-        raise CheckpointError(expected(str(folder), f"a tokenizer that cuts words as {file.name} does", came, advice))
+        raise CheckpointError(str(folder), f"a tokenizer that cuts words as {file.name} does", came, advice)
 
 
 def load_tokenizer(folder: Path, config: Any | None = None) -> Any | None:
@@ -227,7 +225,7 @@ def load_tokenizer(folder: Path, config: Any | None = None) -> Any | None:
 
     def refusal(words: str) -> CheckpointError:
         came = f"one that transformers does not read ({words})"
-        return CheckpointError(expected(str(folder), "a tokenizer", came, f"copy it again, {_ADVICE}"))
+        return CheckpointError(str(folder), "a tokenizer", came, f"copy it again, {_ADVICE}")
 
     # Tokenizer files fail in as many ways as there are formats.
     with refusing(refusal), silenced(), without_panics():
@@ -335,7 +333,7 @@ def encode(text: str, tokenizer: Any, context: int | None, *, truncate: bool, ar
         ArgumentValueError: An empty prompt, or one longer than `context` without `truncate`.
     """
     check_not_empty(argument, text)
-    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
+    with refusing(lambda words: CheckpointError("tokenizer", "one that can encode", words)), silenced():
         ids = tokenizer(text, truncation=truncate, max_length=context if truncate else None)["input_ids"]
     check_length(argument, len(ids), context)
     return Encoding(torch.tensor([ids], dtype=torch.long), pieces_of(ids, tokenizer))
@@ -403,21 +401,19 @@ def encode_bytes(
 def check_not_empty(argument: str, text: str) -> None:
     """Refuse a text without a word, or one that UTF-8 cannot hold."""
     if not text.replace("\0", "").strip():
-        raise ArgumentValueError(expected(argument, "some text", repr(text[:20]), "pass at least one word"))
+        raise ArgumentValueError(argument, "some text", repr(text[:20]), "pass at least one word")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         came = f"a lone surrogate at character {error.start}"
-        raise ArgumentValueError(expected(argument, "text that UTF-8 can hold", came, "remove it")) from error
+        raise ArgumentValueError(argument, "text that UTF-8 can hold", came, "remove it") from error
 
 
 def check_length(argument: str, length: int, context: int | None) -> None:
     """Refuse more tokens than the context."""
     if context is not None and length > context:
         advice = "keep its beginning with truncate=True, or cut it with window= (--truncate, --window)"
-        raise ArgumentValueError(
-            expected(argument, f"at most {context} tokens (the model's context)", f"{length}", advice)
-        )
+        raise ArgumentValueError(argument, f"at most {context} tokens (the model's context)", f"{length}", advice)
 
 
 def _readable(piece: str, tokenizer: Any) -> str:

@@ -77,14 +77,14 @@ def forward_arguments(
         inputs = _without_padding(dict(ids), main_input)
     elif ids_name is None:
         wanted = f"{main_input or 'the arguments of its forward pass'}, by name in a mapping"
-        raise ArgumentTypeError(expected("ids", wanted, "token ids", "this network reads no token ids"))
+        raise ArgumentTypeError("ids", wanted, "token ids", "this network reads no token ids")
     else:
         inputs = {ids_name: ids}
     if ids_name is not None and ids_name in inputs and (facts.vocabulary is not None or not isinstance(ids, Mapping)):
         inputs[ids_name] = checked_ids(inputs[ids_name], facts)
     if main_input not in (None, *inputs):
         wanted, came = f"{main_input} by name", ", ".join(map(str, inputs))
-        raise ArgumentValueError(expected("ids", wanted, came, "that is what this network reads"))
+        raise ArgumentValueError("ids", wanted, came, "that is what this network reads")
     counted = main_input if grid is None else grid
     main = inputs.get(counted) if counted is not None else None
     if isinstance(main, Tensor) and main.ndim > 0 and len(main) != 1:
@@ -120,7 +120,7 @@ def _without_padding(inputs: dict[str, Any], main_input: str | None) -> dict[str
             return {other: value[:, :kept] if other in by_token else value for other, value in inputs.items()}
         wanted, came = "a mask that hides no token", f"one that has {kept} of {tokens} entries set"
         advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
-        raise ArgumentValueError(expected(name, wanted, came, advice))
+        raise ArgumentValueError(name, wanted, came, advice)
     return inputs
 
 
@@ -171,22 +171,22 @@ def checked_ids(ids: Any, facts: Architecture, argument: str = "ids") -> Tensor:
     """
     if not isinstance(ids, Tensor):
         advice = "encode(text).ids are those of a text"
-        raise ArgumentTypeError(expected(argument, "a tensor of token ids", type(ids).__name__, advice))
+        raise ArgumentTypeError(argument, "a tensor of token ids", type(ids).__name__, advice)
     ids = ids[None] if ids.ndim == 1 else ids
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.is_meta or ids.is_sparse:
-        raise ArgumentTypeError(expected(argument, "whole numbers", f"dtype {ids.dtype}", "use encode()"))
+        raise ArgumentTypeError(argument, "whole numbers", f"dtype {ids.dtype}", "use encode()")
     if ids.dtype == torch.uint64:
         advice = "convert them with .to(torch.int64)"
-        raise ArgumentTypeError(expected(argument, "whole numbers of a signed type", f"dtype {ids.dtype}", advice))
+        raise ArgumentTypeError(argument, "whole numbers of a signed type", f"dtype {ids.dtype}", advice)
     ids = ids.long()
     most = ids.shape[-1] if facts.context is None else facts.context
     if ids.ndim != 2 or ids.shape[0] != 1 or not 0 < ids.shape[1] <= most:
         wanted = f"one prompt, shape (1, token) with 1 to {most} tokens (the model's context)"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(ids.shape)}", "shorten the prompt"))
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(ids.shape)}", "shorten the prompt")
     if int(ids.min()) < 0 or (facts.vocabulary is not None and int(ids.max()) >= facts.vocabulary):
         came = f"ids from {int(ids.min())} to {int(ids.max())}"
         last = "on" if facts.vocabulary is None else f"to {facts.vocabulary - 1}"
-        raise ArgumentValueError(expected(argument, f"ids from 0 {last}", came))
+        raise ArgumentValueError(argument, f"ids from 0 {last}", came)
     return ids
 
 
@@ -200,7 +200,7 @@ def as_token_ids(item: Any, argument: str) -> Tensor | None:
         whole = [int(number) for number in item]
         wide = next((number for number in whole if not -(2**63) <= number < 2**63), None)
         if wide is not None:
-            raise ArgumentValueError(expected(argument, "token ids", shown(wide)))
+            raise ArgumentValueError(argument, "token ids", shown(wide))
         return torch.tensor(whole, dtype=torch.long)
     if isinstance(item, np.ma.MaskedArray) or (isinstance(item, Tensor) and item.is_meta):
         return None  # masked entries and tensors without values are no ids

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_fields
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained.encoding import (
@@ -63,12 +63,12 @@ class Texts:
     def __post_init__(self) -> None:
         """Refuse options that do not go together."""
         if isinstance(self.texts, Texts):
-            raise ArgumentTypeError(expected("texts", "texts without options", "Texts", "give all options at once"))
+            raise ArgumentTypeError("texts", "texts without options", "Texts", "give all options at once")
         if self.window is not None:
             as_count(self.window, "window", 2)
         if self.chat and not self.special_tokens:
             advice = "the chat template writes the special tokens: change the template"
-            raise ArgumentValueError(expected("special_tokens", "True beside chat=True", "False", advice))
+            raise ArgumentValueError("special_tokens", "True beside chat=True", "False", advice)
 
     @property
     def plain(self) -> bool:
@@ -100,12 +100,12 @@ class Texts:
         """
         if not self.chat and not isinstance(item, str):
             advice = "leave out window= and special_tokens= for token ids, images and arguments by name"
-            raise ArgumentTypeError(expected(name, "a text", type(item).__name__, advice))
+            raise ArgumentTypeError(name, "a text", type(item).__name__, advice)
         text = _rendered(ckpt, item, name) if self.chat else item
         check_not_empty(name, text)
         whole = _alone(ckpt, text, name)
         if not whole.tokens:
-            raise ArgumentValueError(expected(name, "a text of at least one token", "none"))
+            raise ArgumentValueError(name, "a text of at least one token", "none")
         ids: list[int] = whole.ids[0].tolist()
         before, after = _added_around(ckpt, text, ids) if self.special_tokens and not self.chat else ([], [])
         spans = [(0, len(ids))] if self.window is None else windows_of(len(ids), self._room(ckpt, before + after))
@@ -122,10 +122,10 @@ class Texts:
         """Return how many tokens of a text go into a window."""
         window, context = self.window or 0, ckpt.architecture.context
         if context is not None and window > context:
-            raise ArgumentValueError(expected("window", f"at most {context} tokens (the model's context)", window))
+            raise ArgumentValueError("window", f"at most {context} tokens (the model's context)", window)
         if window - len(added) < 2:
             advice = f"the tokenizer adds {len(added)} to each window; special_tokens=False leaves them out"
-            raise ArgumentValueError(expected("window", f"at least {len(added) + 2} tokens", window, advice))
+            raise ArgumentValueError("window", f"at least {len(added) + 2} tokens", window, advice)
         return window - len(added)
 
 
@@ -170,7 +170,7 @@ def _alone(ckpt: Checkpoint, text: str, argument: str) -> Encoding:
 
 
 def _encoded(tokenizer: Any, text: str, *, special: bool) -> list[int]:
-    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
+    with refusing(lambda words: CheckpointError("tokenizer", "one that can encode", words)), silenced():
         return tokenizer(text, add_special_tokens=special, truncation=False, verbose=False)["input_ids"]
 
 
@@ -183,7 +183,7 @@ def _added_around(ckpt: Checkpoint, text: str, ids: list[int]) -> tuple[list[int
         if whole[start : start + len(ids)] == ids:
             return whole[:start], whole[start + len(ids) :]
     wanted, came = "one that adds special tokens only around a text", "one that changes the tokens of the text as well"
-    raise CheckpointError(expected("tokenizer", wanted, came, "pass special_tokens=False with window="))
+    raise CheckpointError("tokenizer", wanted, came, "pass special_tokens=False with window=")
 
 
 def _rendered(ckpt: Checkpoint, conversation: Any, name: str) -> str:
@@ -195,10 +195,10 @@ def _rendered(ckpt: Checkpoint, conversation: Any, name: str) -> str:
         raise CheckpointError(no_tokenizer(ckpt.name))
     if not getattr(tokenizer, "chat_template", None):
         advice = "pass texts without chat=True, or set tokenizer.chat_template"
-        raise CheckpointError(expected(ckpt.name, "a tokenizer with a chat template", "one without", advice))
+        raise CheckpointError(ckpt.name, "a tokenizer with a chat template", "one without", advice)
 
     def refusal(words: str) -> ArgumentValueError:
-        return ArgumentValueError(expected(name, "messages that the chat template takes", words))
+        return ArgumentValueError(name, "messages that the chat template takes", words)
 
     with refusing(refusal), silenced():
         return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
@@ -207,17 +207,17 @@ def _rendered(ckpt: Checkpoint, conversation: Any, name: str) -> str:
 def _checked_messages(conversation: Any, name: str) -> list[dict[str, Any]]:
     messages = conversation.get("messages") if isinstance(conversation, Mapping) else conversation
     if not isinstance(messages, list | tuple):
-        raise ArgumentTypeError(expected(name, _MESSAGES, type(messages).__name__))
+        raise ArgumentTypeError(name, _MESSAGES, type(messages).__name__)
     if not messages:
-        raise ArgumentValueError(expected(name, "at least one message", "none"))
+        raise ArgumentValueError(name, "at least one message", "none")
     for number, message in enumerate(messages, start=1):
         where = f"{name}: message {number}"
         if not isinstance(message, Mapping):
-            raise ArgumentTypeError(expected(where, 'a mapping with "role" and "content"', shown(message)))
+            raise ArgumentTypeError(where, 'a mapping with "role" and "content"', shown(message))
         for key in ("role", "content"):
             if not isinstance(message.get(key), str):
                 came = shown(message[key]) if key in message else "none"
-                raise ArgumentTypeError(expected(where, f'a text as "{key}"', came))
+                raise ArgumentTypeError(where, f'a text as "{key}"', came)
     return [dict(message) for message in messages]
 
 
@@ -225,7 +225,7 @@ def _text_of(ckpt: Checkpoint, whole: Encoding, start: int, end: int) -> str:
     """Return some of the tokens of a text as text."""
     if ckpt.tokenizer is None:
         return "".join(whole.tokens[start:end])
-    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can decode", words))), silenced():
+    with refusing(lambda words: CheckpointError("tokenizer", "one that can decode", words)), silenced():
         return str(ckpt.tokenizer.decode(whole.ids[0, start:end].tolist()))
 
 
@@ -260,7 +260,7 @@ def opened_image(source: str | Path | BytesIO, argument: str, name: str) -> Any:
         pixels = image.width * image.height
         if pixels > MOST_PIXELS:
             came = f"{image.width:,} × {image.height:,} = {pixels:,} in {name}"
-            raise ArgumentValueError(expected(argument, f"images of at most {MOST_PIXELS:,} pixels", came, "scale it"))
+            raise ArgumentValueError(argument, f"images of at most {MOST_PIXELS:,} pixels", came, "scale it")
         return image.convert("RGB")
 
 
@@ -276,7 +276,7 @@ def check_regular(paths: Iterable[str | Path], argument: str) -> None:
         except OSError:  # nothing there, or a link that leads nowhere: opening it says what is wrong
             continue
         if not regular:
-            raise ArgumentValueError(expected(argument, "images that are regular files", str(path), "remove it"))
+            raise ArgumentValueError(argument, "images that are regular files", str(path), "remove it")
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -287,7 +287,7 @@ def images_in(folder: Path) -> list[Path]:
     """
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
     if not paths:
-        raise ArgumentValueError(expected("texts", f"images in {folder}", "none"))
+        raise ArgumentValueError("texts", f"images in {folder}", "none")
     check_regular(paths, "texts")
     return paths
 
@@ -333,7 +333,7 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
                 "the arguments of its forward pass, by name in a mapping",
                 "this network reads no token ids",
             )
-            raise ArgumentTypeError(expected(argument, wanted, "token ids", advice))
+            raise ArgumentTypeError(argument, wanted, "token ids", advice)
         most = ckpt.architecture.context
         ids = checked_ids(ids[:most] if truncate else ids, ckpt.architecture, argument)
         return Prepared({name: ids}, "token ids", pieces_of(ids.flatten().tolist(), ckpt.tokenizer))
@@ -342,7 +342,7 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
     if is_image(item):
         text = item.name if isinstance(item, Path) else "an image"
         return Prepared(_pixels(ckpt, item, argument), text, None)
-    raise ArgumentTypeError(expected(argument, _WANTED, type(item).__name__))
+    raise ArgumentTypeError(argument, _WANTED, type(item).__name__)
 
 
 def _by_name(ckpt: Checkpoint, item: Mapping[Any, Any], argument: str) -> Prepared:
@@ -353,13 +353,13 @@ def _by_name(ckpt: Checkpoint, item: Mapping[Any, Any], argument: str) -> Prepar
             inputs[str(name)] = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             where, wanted = f"{argument}[{shown(name)}]", "a tensor, or an array of numbers"
-            raise ArgumentTypeError(expected(where, wanted, shown(value))) from error
+            raise ArgumentTypeError(where, wanted, shown(value)) from error
     known = [name for name in inputs if name in ckpt.example]
     lacking = [name for name in known if inputs[name].ndim == ckpt.example[name].ndim - 1]
     if lacking and len(lacking) < len(known):
         whole = next(name for name in known if name not in lacking)
         wanted, came = "all arguments with an axis of inputs, or none", f"{whole} with one and {lacking[0]} without"
-        raise ArgumentValueError(expected(argument, wanted, came))
+        raise ArgumentValueError(argument, wanted, came)
     inputs |= {name: inputs[name].unsqueeze(0) for name in lacking}
     ids = inputs.get("input_ids")
     if ids is None or ckpt.architecture.vocabulary is None:
@@ -379,10 +379,10 @@ def _as_only_argument(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, T
     values = values.unsqueeze(0) if values.ndim == example.ndim - 1 else values
     if values.ndim != example.ndim or len(values) != 1:
         wanted, came = f"one {name}, an array of {example.ndim - 1} axes", f"shape {tuple(item.shape)}"
-        raise ArgumentValueError(expected(argument, wanted, came, "pass several inputs as a list"))
+        raise ArgumentValueError(argument, wanted, came, "pass several inputs as a list")
     if name == "pixel_values" and values.shape[1] != example.shape[1]:
         wanted, came = f"pixels of {example.shape[1]} channels, which come first", f"shape {tuple(item.shape)}"
-        raise ArgumentValueError(expected(argument, wanted, came))
+        raise ArgumentValueError(argument, wanted, came)
     return {name: values}
 
 
@@ -399,7 +399,7 @@ def _only(ckpt: Checkpoint, texts: Texts, argument: str) -> Any:
         return texts.texts
     pieces = texts.pieces(ckpt, texts.texts, argument)
     if len(pieces) > 1:
-        raise ArgumentValueError(expected(argument, "one prompt", f"{len(pieces)} windows", "pass a larger window"))
+        raise ArgumentValueError(argument, "one prompt", f"{len(pieces)} windows", "pass a larger window")
     return next(iter(pieces.values()))
 
 
@@ -417,14 +417,14 @@ def is_image(item: Any) -> bool:
 
 def _pixels(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, Tensor]:
     if ckpt.architecture.vocabulary is not None:
-        raise ArgumentTypeError(expected(argument, "a text or token ids", "an image", "this network reads no images"))
+        raise ArgumentTypeError(argument, "a text or token ids", "an image", "this network reads no images")
     processor = ckpt.image_processor
     if processor is None:
         advice = "add preprocessor_config.json to the folder, or pass the pixels by name"
-        raise CheckpointError(expected(ckpt.name, "an image processor beside the weights", "none", advice))
+        raise CheckpointError(ckpt.name, "an image processor beside the weights", "none", advice)
 
     def refusal(words: str) -> ArgumentValueError:
-        return ArgumentValueError(expected(argument, "an image that can be read", words))
+        return ArgumentValueError(argument, "an image that can be read", words)
 
     with refusing(refusal), silenced():
         image = opened_image(item, argument, item.name) if isinstance(item, Path) else item

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_device
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
 from tokendynamics.pretrained._dispatch import as_device_map, placement_of
@@ -65,7 +65,7 @@ def as_checkpoint(model: Model, argument: str = "ckpt", **options: Any) -> Check
         return _as_it_is(model, options.get("dtype", _DTYPE), options.get("device", _DEVICE), "load it with that one")
     if not isinstance(model, str | PathLike | nn.Module):
         wanted = "a checkpoint, a name, a path or a network"
-        raise ArgumentTypeError(expected(argument, wanted, type(model).__name__, FORMS))
+        raise ArgumentTypeError(argument, wanted, type(model).__name__, FORMS)
     return load(model, **options)
 
 
@@ -121,7 +121,7 @@ def load(
         live = live_checkpoint(spec, origin, half, inputs, adapter, allow_pickle)
         return _as_it_is(live, dtype, device, "cast or move the network itself")
     if not isinstance(spec, str | PathLike):
-        raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
+        raise ArgumentTypeError("spec", "a name, a path or a network", type(spec).__name__, FORMS)
     kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
     with reporting(progress) as report:
         files = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
@@ -137,10 +137,10 @@ def _as_it_is(ckpt: Checkpoint, dtype: str | torch.dtype, device: str | torch.de
     kind, place = dtype_of(dtype), as_device(device, "device")
     if kind not in (dtype_of(_DTYPE), ckpt.dtype):
         wanted = f"{str(ckpt.dtype).removeprefix('torch.')}, that of {ckpt.name}, which is read as it is"
-        raise ArgumentValueError(expected("dtype", wanted, str(kind).removeprefix("torch."), advice))
+        raise ArgumentValueError("dtype", wanted, str(kind).removeprefix("torch."), advice)
     if place not in (as_device(_DEVICE, "device"), ckpt.device):
         wanted = f"{ckpt.device}, that of {ckpt.name}, which is read where it is"
-        raise ArgumentValueError(expected("device", wanted, place, advice))
+        raise ArgumentValueError("device", wanted, place, advice)
     return ckpt
 
 
@@ -152,7 +152,7 @@ def _adapter(
     if alone is None:
         return adapter
     if adapter is not None:
-        raise ArgumentValueError(expected("adapter", f"None for {alone}, which is one itself", str(adapter)))
+        raise ArgumentValueError("adapter", f"None for {alone}, which is one itself", str(adapter))
     _spread(device_map, stream, alone)
     return alone
 
@@ -166,7 +166,7 @@ def _spread(device_map: str | Mapping[str, Any] | None, stream: bool | None, ada
         return None
     for name, other in (("stream", stream), ("adapter", adapter)):
         if other:
-            raise ArgumentValueError(expected("device_map", f"None beside {name}=", shown(device_map)))
+            raise ArgumentValueError("device_map", f"None beside {name}=", shown(device_map))
     chosen = as_device_map(device_map)
     return "auto" if chosen is None else chosen
 
@@ -256,10 +256,10 @@ def _with_remedy(
 
     for argument, value in further.items():
         if value:
-            raise ArgumentValueError(expected(argument, f"None beside the remedy of {files.name}", shown(value)))
+            raise ArgumentValueError(argument, f"None beside the remedy of {files.name}", shown(value))
 
     def refusal(words: str) -> CheckpointError:
-        return CheckpointError(expected(files.name, "a network that transformers loads", words))
+        return CheckpointError(files.name, "a network that transformers loads", words)
 
     with refusing(refusal), silenced():
         options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
@@ -292,7 +292,7 @@ def _check_places(whole: Any, store: TensorFiles, sources: Mapping[str, TensorSo
     if left:
         came = f"{left[0]}, the first of {len(left)} without one"
         advice = "config.json belongs to another model"
-        raise CheckpointError(expected(name, "tensors that config.json has a place for", came, advice))
+        raise CheckpointError(name, "tensors that config.json has a place for", came, advice)
 
 
 def _names(whole: Any, store: TensorFiles) -> dict[str, TensorSource]:
@@ -329,7 +329,7 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
     """
     if ckpt.config is None:
         advice = "pass the untrained network itself as another model"
-        raise CheckpointError(expected("baseline", "a model with a transformers configuration", ckpt.name, advice))
+        raise CheckpointError("baseline", "a model with a transformers configuration", ckpt.name, advice)
     name = f"{ckpt.name} untrained" if std is None else f"{ckpt.name} with matrices drawn from N(0, {std:g}^2)"
     network = empty_network(ckpt.config)
     shapes = shapes_of(network)

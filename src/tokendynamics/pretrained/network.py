@@ -17,7 +17,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
@@ -42,10 +42,10 @@ def dtype_of(name: str | torch.dtype) -> torch.dtype:
         ArgumentTypeError, ArgumentValueError: Neither a text nor a dtype; any other name.
     """
     if not isinstance(name, str | torch.dtype):
-        raise ArgumentTypeError(expected("dtype", " or ".join(_BY_NAME), shown(name)))
+        raise ArgumentTypeError("dtype", " or ".join(_BY_NAME), shown(name))
     dtype = name if isinstance(name, torch.dtype) else _BY_NAME.get(name)
     if dtype is None or dtype not in _BY_NAME.values():
-        raise ArgumentValueError(expected("dtype", " or ".join(_BY_NAME), shown(str(name))))
+        raise ArgumentValueError("dtype", " or ".join(_BY_NAME), shown(str(name)))
     return dtype
 
 
@@ -92,7 +92,7 @@ def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
 
     def refusal(words: str) -> CheckpointError:
         came = f"one that cannot be built ({words})"
-        return CheckpointError(expected("config.json", "the configuration of a network", came))
+        return CheckpointError("config.json", "the configuration of a network", came)
 
     # The model classes raise whatever an impossible size leads to, and some draw values for what then is thrown away.
     with refusing(refusal), silenced(), torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -119,7 +119,7 @@ def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.
     if half is None or half not in has or not two:
         wanted = " or ".join(map(repr, has)) if two else "None"
         came = f"{shown(half)} for {origin}, which has {'two halves' if two else 'no halves'}"
-        raise ArgumentValueError(expected("half", wanted, came, "name the one to use" if two else "leave it out"))
+        raise ArgumentValueError("half", wanted, came, "name the one to use" if two else "leave it out")
     name, inner = has[half]
     return f"{inside}{name}", inner
 
@@ -190,7 +190,7 @@ def ids_checked(network: nn.Module, arguments: Mapping[str, Any]) -> Iterator[No
             tensors = {key: value for key, value in arguments.items() if isinstance(value, torch.Tensor)}
             same = [key for key, value in tensors.items() if value.shape == ids.shape and bool((value == ids).all())]
             wanted = f"ids from 0 to {rows - 1}, as its table {name} has {rows} rows"
-            raise ArgumentValueError(expected(same[0] if same else name, wanted, f"ids from {least} to {largest}"))
+            raise ArgumentValueError(same[0] if same else name, wanted, f"ids from {least} to {largest}")
 
     with ExitStack() as hooks:
         for name, module in network.named_modules() if getattr(network, "config", None) is None else ():

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedPass, Gates
 from tokendynamics.pretrained.edits.states import PackStates
@@ -93,7 +92,7 @@ def check_finite_state(ckpt: Checkpoint | Gates, values: Tensor, where: str, wha
     ]
     if wrong:
         advice = f"its configuration has {', '.join(wrong)}"
-    raise CheckpointError(expected(f"{ckpt.name}: {where}", f"finite {what}", f"{came} in {largest}", advice))
+    raise CheckpointError(f"{ckpt.name}: {where}", f"finite {what}", f"{came} in {largest}", advice)
 
 
 def check_logits(ckpt: Checkpoint | Gates, logits: Tensor, where: str) -> None:

@@ -16,7 +16,6 @@ from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, layer_of
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, Loss, Trial, Trials
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates, PartAndHeadGates
@@ -324,7 +323,7 @@ def _gates_of(gated: GatedNetwork, ckpt: Checkpoint) -> HeadGates:
     if not bool(gated.heads.any()):
         problems = {layer.problem for layer in ckpt.layout.layers if layer.problem}
         wanted = "a network with an attention whose heads are known"
-        raise CheckpointError(expected(ckpt.name, wanted, "; ".join(sorted(problems)) or "none"))
+        raise CheckpointError(ckpt.name, wanted, "; ".join(sorted(problems)) or "none")
     return HeadGates(gated)
 
 

@@ -28,7 +28,6 @@ from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import PARTS
@@ -193,7 +192,7 @@ def halves_of(
     """
     as_count(candidates, "candidates")
     if not 1 < sink_ratio < float("inf"):
-        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
+        raise ArgumentValueError("sink_ratio", "a number above 1", sink_ratio)
     with reporting(progress) as report:
         prompts = named_prompts(texts, ckpt, report)
         given = _different_prompts(ckpt, prompts, truncate, report)
@@ -212,17 +211,17 @@ def _different_prompts(
     """Return every prompt as arguments of a forward pass; refuse too few prompts, and equal ones."""
     if len(prompts) < AT_LEAST:
         wanted = f"at least {AT_LEAST} prompts (half of them propose candidates, the others verify them)"
-        raise ArgumentValueError(expected("texts", wanted, len(prompts)))
+        raise ArgumentValueError("texts", wanted, len(prompts))
     named = tracked_if_many(prompts.items(), report, "reading the prompts")
     given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named}
     first_of: dict[tuple[object, ...], str] = {}
     for name, prompt in given.items():
         if prompt.tokens is not None and len(prompt.tokens) < 2:
-            raise ArgumentValueError(expected(name, "at least two tokens", len(prompt.tokens)))
+            raise ArgumentValueError(name, "at least two tokens", len(prompt.tokens))
         if (other := first_of.setdefault(prompt.content, name)) != name:
             wanted = f"a prompt different from {other}"
             advice = "candidates must be verified on prompts that did not propose them"
-            raise ArgumentValueError(expected(name, wanted, "the same one", advice))
+            raise ArgumentValueError(name, wanted, "the same one", advice)
     return given
 
 

@@ -22,7 +22,7 @@ from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, SITES
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_tensor
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
@@ -187,7 +187,7 @@ def what_if(
         variant = replace(variant, removed=_bases(project_out, ckpt))
     if variant == Variant():
         advice = "name a part and a number, or a direction to project out"
-        raise ArgumentValueError(expected("changes", "at least one", "none", advice))
+        raise ArgumentValueError("changes", "at least one", "none", advice)
     prompts = named_prompts(texts, ckpt)
     ckpts = [ckpt, ckpt.under(variant.after(ckpt.variant))]
     with reporting(progress) as report:
@@ -201,19 +201,19 @@ def what_if(
 def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float, ...], ...]]:
     """Return orthonormal rows of the space that directions span, by layer."""
     if not isinstance(project_out, Mapping):
-        raise ArgumentTypeError(expected("project_out", "directions by layer, such as {9: d}", shown(project_out)))
+        raise ArgumentTypeError("project_out", "directions by layer, such as {9: d}", shown(project_out))
     depth, dim, bases = ckpt.architecture.layers, ckpt.architecture.dim, {}
     for layer, given in project_out.items():
         name = f"project_out[{shown(layer)}]"
         number = as_integer(layer, f"a layer of project_out ({shown(layer)})")
         if not 0 <= number <= depth:
-            raise ArgumentValueError(expected("project_out", f"layers from 0 to {depth}", number))
+            raise ArgumentValueError("project_out", f"layers from 0 to {depth}", number)
         rows = as_tensor(np.asarray(given) if isinstance(given, xr.DataArray) else given, name).double()
         rows = rows[None] if rows.ndim == 1 else rows
         if rows.ndim != 2 or rows.shape[1] != dim or not len(rows):
-            raise ArgumentValueError(expected(name, f"directions of {dim} features", f"shape {tuple(rows.shape)}"))
+            raise ArgumentValueError(name, f"directions of {dim} features", f"shape {tuple(rows.shape)}")
         if bool((rows == 0).all(dim=1).any()):
-            raise ArgumentValueError(expected(name, "directions other than zero", "a zero vector"))
+            raise ArgumentValueError(name, "directions other than zero", "a zero vector")
         bases[number] = basis_of(rows)
     return bases
 

@@ -22,7 +22,6 @@ from torch import Tensor
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS
 from tokendynamics.diagnosis.tracing.prompt_trace import find_sinks, tokens_left_out
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import free_memory
 from tokendynamics.observables import relative_kappa
 from tokendynamics.observables.directions import unit_rows
@@ -202,7 +201,7 @@ def reading_layer(consensus: Float64[Tensor, " depth"]) -> int:
     relative = relative_kappa(consensus, consensus[:1].expand_as(consensus))[1:]
     if bool(relative.isnan().all()):
         wanted = "prompts whose tokens point in more than one direction"
-        raise ArgumentValueError(expected("texts", wanted, "one direction of all tokens at every layer, or no κ"))
+        raise ArgumentValueError("texts", wanted, "one direction of all tokens at every layer, or no κ")
     return 1 + int(torch.where(relative.isnan(), -torch.inf, relative).argmax())
 
 
@@ -322,8 +321,8 @@ def _gradient(gated: Gates, value: Tensor, gates: Tensor, *, keep: bool) -> Tens
     wanted = "a network that has derivatives"
     if not value.requires_grad:
         came = "one whose forward pass runs without gradients (torch.no_grad, torch.inference_mode, detach)"
-        raise CheckpointError(expected(gated.name, wanted, came))
-    with refusing(lambda words: CheckpointError(expected(gated.name, wanted, words))):
+        raise CheckpointError(gated.name, wanted, came)
+    with refusing(lambda words: CheckpointError(gated.name, wanted, words)):
         try:
             (gradient,) = torch.autograd.grad(value, gates, retain_graph=keep)
         except RuntimeError as error:

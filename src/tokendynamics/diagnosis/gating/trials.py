@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tokendynamics.diagnosis.gating.sensitivities import kappa_of, lengths_of, losses_of, sums_of, tokens_that_count
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
@@ -153,7 +153,7 @@ class Trials:
         self._count = len(self.plain.losses)
         if math.isnan(self.kappa.value):
             wanted = f"prompts whose tokens point in more than one direction after layer {where}"
-            raise ArgumentValueError(expected("texts", wanted, "one direction of all tokens"))
+            raise ArgumentValueError("texts", wanted, "one direction of all tokens")
 
     def of_gates(self, gated: Gates) -> Trials:
         """Return trials with some of the gates alone, which share all passes without gates."""
@@ -269,16 +269,16 @@ class Costs:
 
     def __init__(self, ckpt: Checkpoint, loss: Loss | None, budget: float) -> None:
         if not 0 <= budget < math.inf:
-            raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
+            raise ArgumentValueError("budget", "a finite number of at least 0", budget)
         if loss is not None and (not callable(loss) or isinstance(loss, type)):
-            raise ArgumentTypeError(expected("loss", "a function of the network that returns one number", shown(loss)))
+            raise ArgumentTypeError("loss", "a function of the network that returns one number", shown(loss))
         self.given, self.budget = loss is not None, float(budget)
         self.unit, self.of_loss = (" nats", " nats of loss") if loss is None else ("", " in the loss that was passed")
         self._ckpt, self._loss = ckpt, loss
         self._plain = self._of(Variant()) if self.given else math.nan
         if self.given and not math.isclose(again := self._of(Variant()), self._plain, rel_tol=_REPEATED):
             came, advice = f"{shown(self._plain)} and {shown(again)}", "fix its random seed and its batch"
-            raise ArgumentValueError(expected("loss", "the same number for the same network", came, advice))
+            raise ArgumentValueError("loss", "the same number for the same network", came, advice)
 
     @property
     def why_unknown(self) -> str:
@@ -322,10 +322,10 @@ class Costs:
         if isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 0:
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-            raise ArgumentTypeError(expected("loss", "a function that returns one number", shown(value)))
+            raise ArgumentTypeError("loss", "a function that returns one number", shown(value))
         if not math.isfinite(value):
             what = "the network as it is" if variant == Variant() else variant.words
-            raise ArgumentValueError(expected("loss", f"a finite number for {what}", shown(value)))
+            raise ArgumentValueError("loss", f"a finite number for {what}", shown(value))
         return float(value)
 
 

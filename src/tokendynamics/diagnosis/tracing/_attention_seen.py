@@ -15,7 +15,6 @@ from torch import Tensor
 from tokendynamics.diagnosis.tracing.measure import attention_bytes
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
@@ -92,7 +91,7 @@ def _check_shows(ckpt: Checkpoint) -> None:
         layer = ckpt.layout.layers[number - 1]
         if not layer.shows:
             wanted = "a network whose attention between the tokens shows in every layer"
-            raise CheckpointError(expected(ckpt.name, wanted, f"layer {number}: {layer.problem}"))
+            raise CheckpointError(ckpt.name, wanted, f"layer {number}: {layer.problem}")
 
 
 def _check_fit(ckpt: Checkpoint, tokens: Mapping[str, int], patterns: bool) -> None:
@@ -144,12 +143,12 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
         check_finite_state(ckpt, torch.tensor(torch.nan), f"layer {not_finite[0]}", "attention weights")
     if len(measures) != len(attending):
         came = f"{len(measures)} attentions in {len(attending)} layers"
-        raise CheckpointError(expected(ckpt.name, "a network whose attention shows, once a layer", came))
+        raise CheckpointError(ckpt.name, "a network whose attention shows, once a layer", came)
     tokens = given.labels(measures[0]["received"].shape[-1])
     counts = {of_layer["received"].shape[-1] for of_layer in measures}
     if len(counts) > 1:
         came = f"{', '.join(map(str, sorted(counts)))} tokens in different layers"
-        raise CheckpointError(expected(ckpt.name, "an attention over the same tokens in every layer", came))
+        raise CheckpointError(ckpt.name, "an attention over the same tokens in every layer", came)
     measured = {
         name: _by_layer([of_layer[name] for of_layer in measures], attending, facts.layers) for name in measures[0]
     }
@@ -161,7 +160,7 @@ def _check_whole(ckpt: Checkpoint, layer: int, call: AttentionCall) -> None:
     attention, (inputs, heads, tokens, _) = ckpt.layout.layers[layer - 1].attention, call.query.shape
     if inputs > 1 or (attention is not None and heads != attention.heads):
         wanted, came = "an attention over all tokens of a prompt", f"groups of {tokens} tokens in layer {layer}"
-        raise CheckpointError(expected(ckpt.name, wanted, came, "pass shorter prompts, or one channel at a time"))
+        raise CheckpointError(ckpt.name, wanted, came, "pass shorter prompts, or one channel at a time")
 
 
 def _by_layer(values: list[np.ndarray], attending: list[int], layers: int) -> np.ndarray:

@@ -21,7 +21,6 @@ from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.directions import lengths
 from tokendynamics.pretrained import Checkpoint
@@ -156,7 +155,7 @@ def _check_different(given: Sequence[Prepared], noun: str) -> None:
     different = len({prompt.content for prompt in given})
     if different < len(given) or len(given) < 2:
         wanted = f"at least two {noun}s, all different"
-        raise ArgumentValueError(expected("texts", wanted, f"{len(given)}, of which {different} differ"))
+        raise ArgumentValueError("texts", wanted, f"{len(given)}, of which {different} differ")
 
 
 def _unit(x: Float64[Tensor, "... dim"]) -> Float64[Tensor, "... dim"]:
@@ -169,7 +168,7 @@ def _left_by(states: SiteStates, given: Prepared, sinks: str | Sequence[int], ra
     sizes = lengths(after.double())
     counts = ~tokens_left_out(find_sinks(sizes, ratio), sinks)
     if bool((counts & (sizes == 0)).any()):
-        raise ArgumentValueError(expected("texts", "tokens whose states have a direction", "a state that is zero"))
+        raise ArgumentValueError("texts", "tokens whose states have a direction", "a state that is zero")
     return TextStates(given, attention, after, _weights(sizes, counts))
 
 
@@ -210,7 +209,7 @@ def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value 
         after = sorted({attention.after_output for attention in attentions} - {""})
         problems += [f"{words} acts on what its output projection gives" for words in after]
         wanted = "a network with an attention whose heads are known"
-        raise CheckpointError(expected(ckpt.name, wanted, "; ".join(problems) or "none"))
+        raise CheckpointError(ckpt.name, wanted, "; ".join(problems) or "none")
     return factors
 
 
@@ -249,7 +248,7 @@ def watch_texts(ckpt: Checkpoint, texts: Sequence[TextStates], acts: Sequence[Se
         ckpt.watch_pack(pack, watch)
         if calls != len(attending):
             wanted = "a network whose attention shows, once a layer and for all of its tokens"
-            raise CheckpointError(expected(ckpt.name, wanted, "another one"))
+            raise CheckpointError(ckpt.name, wanted, "another one")
         done += len(lengths)
         report(done, len(texts), "watching the attention")
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import direction_clusters
 from tokendynamics.observables.direction_clustering import CLEAR
@@ -158,7 +157,7 @@ def _grouped(
         if not bool(torch.isfinite(layer).all()):
             continue
         if int(some.sum()) < _FEWEST:
-            raise ArgumentValueError(expected("text", "at least three tokens that count", int(some.sum())))
+            raise ArgumentValueError("text", "at least three tokens that count", int(some.sum()))
         clusters = direction_clusters(layer[some], most)
         member[row, some.numpy()], silhouettes[row, some.numpy()] = clusters.member, clusters.silhouettes
         count[row], best[row] = clusters.count, clusters.silhouette

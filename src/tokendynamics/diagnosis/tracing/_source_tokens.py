@@ -26,7 +26,6 @@ from tokendynamics.diagnosis.tracing._directions import (
 from tokendynamics.diagnosis.tracing.direction_words import summary_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
@@ -114,7 +113,7 @@ def directions_and_sources(
     try:
         if ckpt.streamed:
             wanted = "a network in memory, since its texts run once more"
-            raise CheckpointError(expected(ckpt.name, wanted, "a streamed one"))
+            raise CheckpointError(ckpt.name, wanted, "a streamed one")
         factors = output_factors(ckpt)
         try:
             writing = writing_factors(ckpt, factors)

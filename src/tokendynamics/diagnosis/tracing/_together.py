@@ -20,7 +20,6 @@ from tokendynamics.diagnosis.tracing.prompt_trace import PromptTrace, find_sinks
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, token_conditions
 from tokendynamics.diagnosis.tracing.variables import COMPONENTS
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.repeated_stack import states_on_inputs_of
@@ -190,7 +189,7 @@ def _check_given(ckpts: Sequence[Checkpoint], prompts: NamedPrompts, given: Sequ
     window = None if prompts.options is None else prompts.options.window
     if window is not None and not _same_tokens(given):
         advice = "pass whole texts: windows of their tokens hold different parts of a text"
-        raise ArgumentValueError(expected("window", "None for models of different tokenizers", window, advice))
+        raise ArgumentValueError("window", "None for models of different tokenizers", window, advice)
     needed = 0
     for ckpt, inputs in zip(ckpts, given, strict=True):
         facts = ckpt.architecture

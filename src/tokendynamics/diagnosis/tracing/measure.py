@@ -29,7 +29,6 @@ from tokendynamics.diagnosis.tracing.prompts import (
 )
 from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, SHARES, SINK_HANDLING, SITES, described
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.by_name import Observable
@@ -175,7 +174,7 @@ def _measured(
 def _check_above(**bounds: tuple[float, float]) -> None:
     for argument, (value, least) in bounds.items():
         if not least < value < float("inf"):
-            raise ArgumentValueError(expected(argument, f"a number above {least:g}", value))
+            raise ArgumentValueError(argument, f"a number above {least:g}", value)
 
 
 def trace_dataset(

@@ -19,7 +19,7 @@ from torch import Tensor
 from tokendynamics.diagnosis.tracing.variables import COMPONENTS, DESCRIPTIONS, SITES
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.observables import clusters, hemisphere
 from tokendynamics.observables.by_name import Observable, read_observables
 from tokendynamics.observables.directions import refuse_zero_tokens
@@ -45,7 +45,7 @@ def find_sinks(token_norms: Float[Tensor, "*layer token"], ratio: float = SINK_R
     [True, False, False, False]
     """
     if not 1 < ratio < float("inf"):
-        raise ArgumentValueError(expected("sink_ratio", "a number above 1", ratio))
+        raise ArgumentValueError("sink_ratio", "a number above 1", ratio)
     return token_norms > ratio * token_norms.median(dim=-1, keepdim=True).values
 
 
@@ -227,7 +227,7 @@ def slower_observables(
     }
     unknown = [name for name in extra if name not in known]
     if unknown:
-        raise ArgumentValueError(expected("extra", f"among {', '.join(known)}", ", ".join(map(repr, unknown))))
+        raise ArgumentValueError("extra", f"among {', '.join(known)}", ", ".join(map(repr, unknown)))
     variables = {*known, *DESCRIPTIONS, *_COORDINATES}
     return {name: known[name] for name in extra} | read_observables(
         custom, variables | {f"{name}_interval" for name in variables}
@@ -303,18 +303,18 @@ def tokens_left_out(massive: Bool[Tensor, "layer token"], sinks: str | Sequence[
     """
     if isinstance(sinks, str):
         if sinks != "detect":
-            raise ArgumentValueError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
+            raise ArgumentValueError("sinks", "'detect' or a sequence of positions", repr(sinks))
         return tokens_to_remove(massive)
     if not isinstance(sinks, Sequence) or isinstance(sinks, bytes):
-        raise ArgumentTypeError(expected("sinks", "'detect' or a sequence of positions", shown(sinks)))
+        raise ArgumentTypeError("sinks", "'detect' or a sequence of positions", shown(sinks))
     sinks = [as_integer(position, f"sinks[{place}]") for place, position in enumerate(sinks)]
     removed = torch.zeros_like(massive)
     tokens = massive.shape[-1]
     wrong = [position for position in sinks if not 0 <= position < tokens]
     if wrong:
-        raise ArgumentValueError(expected("sinks", f"positions from 0 to {tokens - 1}", wrong))
+        raise ArgumentValueError("sinks", f"positions from 0 to {tokens - 1}", wrong)
     if len(set(sinks)) == tokens:
-        raise ArgumentValueError(expected("sinks", f"at least one of {tokens} tokens to be left", list(sinks)))
+        raise ArgumentValueError("sinks", f"at least one of {tokens} tokens to be left", list(sinks))
     removed[:, list(sinks)] = True
     return removed
 

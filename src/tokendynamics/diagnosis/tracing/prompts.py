@@ -24,7 +24,7 @@ import xarray as xr
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids, as_token_ids
 from tokendynamics.pretrained.inputs import Texts, images_in, is_image, is_real
@@ -140,10 +140,10 @@ def _several(texts: Any, ckpt: Checkpoint | None) -> list[Any] | None:
 
 def _checked_names(named: dict[Any, Any]) -> dict[str, Any]:
     if not named:
-        raise ArgumentValueError(expected("texts", "at least one prompt", "none"))
+        raise ArgumentValueError("texts", "at least one prompt", "none")
     for name in named:
         if not isinstance(name, str):
-            raise ArgumentTypeError(expected("texts", "texts as the names of prompts", shown(name)))
+            raise ArgumentTypeError("texts", "texts as the names of prompts", shown(name))
     return named
 
 
@@ -151,14 +151,14 @@ def _read(texts: Texts, ckpt: Checkpoint | None, report: Progress) -> NamedPromp
     """Return texts with options as token ids by name."""
     if ckpt is None:
         advice = "a monitor takes texts without options, or token ids"
-        raise ArgumentTypeError(expected("texts", "prompts that need no tokenizer yet", "Texts", advice))
+        raise ArgumentTypeError("texts", "prompts that need no tokenizer yet", "Texts", advice)
     named = _checked_names(texts.conversations()) if texts.chat else named_prompts(texts.texts, ckpt)
     pieces: dict[str, Prepared] = {}
     documents: list[str] = []
     for name, item in tracked_if_many(named.items(), report, "tokenizing the texts"):
         several = texts.pieces(ckpt, item, name)
         if taken := pieces.keys() & several.keys():
-            raise ArgumentValueError(expected("texts", "prompts of different names", f"two called {taken.pop()}"))
+            raise ArgumentValueError("texts", "prompts of different names", f"two called {taken.pop()}")
         pieces |= several
         documents += [name] * len(several)
     prompts = NamedPrompts(pieces, documents)
@@ -315,7 +315,7 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
     ['prompts “a” and “b” are the same text and count as one observation']
     """
     if not isinstance(prompts, Mapping):
-        raise ArgumentTypeError(expected("prompts", "prompts by name", shown(prompts)))
+        raise ArgumentTypeError("prompts", "prompts by name", shown(prompts))
     names = list(prompts)
     keys = [_BETWEEN + "".join(unit + _BETWEEN for unit in _units(item)) for item in prompts.values()]
     whole = [_BEGIN + key + _END for key in keys]

@@ -20,7 +20,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._filling import put
 from tokendynamics.pretrained.network import at_least_single, copied_without_values
 from tokendynamics.pretrained.other_libraries import silenced
@@ -92,7 +91,7 @@ def laws_of(network: Any, name: str) -> Mapping[str, InitialLaw]:
         CheckpointError: A network of the user's own.
     """
     if not hasattr(network, "_init_weights"):
-        raise CheckpointError(expected(name, "a network that transformers initialises", type(network).__name__))
+        raise CheckpointError(name, "a network that transformers initialises", type(network).__name__)
     return initial_laws(copied_without_values(network))
 
 
@@ -190,7 +189,7 @@ class FreshBlocks(ExitStack):
             for inner in names:
                 if f"{block}.{inner}" not in laws:
                     where = f"{block}.{inner}"
-                    raise CheckpointError(expected(where, "a tensor that transformers initialises", "one it does not"))
+                    raise CheckpointError(where, "a tensor that transformers initialises", "one it does not")
         if how == "law":
             self._check_used_once()
         skipped = {block: set(self._maps[block]) for block in self._blocks}
@@ -244,7 +243,7 @@ class FreshBlocks(ExitStack):
         if twice is not None or len(set(shared)) < len(shared):
             came = f"{twice}, which runs {self._blocks.count(twice)} times" if twice else "parameters of two names"
             wanted = "weights that are used once in a pass"
-            raise CheckpointError(expected(self._name, wanted, came, "weights='resample' draws them once a pass"))
+            raise CheckpointError(self._name, wanted, came, "weights='resample' draws them once a pass")
 
     def _draw(self, block: str, module: nn.Module, arguments: Any) -> None:
         del arguments
@@ -270,7 +269,7 @@ class FreshBlocks(ExitStack):
     def _by_law(self, module: nn.Module, name: str, x: Float[Tensor, "*batch reads"]) -> Float[Tensor, "*batch gives"]:
         if name in self._used:
             wanted = "weights that are used once in a pass"
-            raise CheckpointError(expected(self._name, wanted, f"{name}, which is used again"))
+            raise CheckpointError(self._name, wanted, f"{name}, which is used again")
         self._used.add(name)
         reads, gives = _reads(module) or (0, 0)
         rows = x.reshape(-1, reads)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils import checkpoint as checkpointing
 
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.network import copied
@@ -132,7 +131,7 @@ def check_one_stream(layout: Layout, name: str) -> None:
     """
     if layout.streams > 1:
         advice = "td.trace follows those that the network calls its hidden states"
-        raise CheckpointError(expected(name, _ONE_STREAM, f"{layout.streams} streams of states", advice))
+        raise CheckpointError(name, _ONE_STREAM, f"{layout.streams} streams of states", advice)
 
 
 class InsideBlocks(Hooks):
@@ -196,7 +195,7 @@ def check_ran(ran: Sequence[str], layout: Layout, name: str, *, ended: bool = Tr
         wanted = f"a pass through {plural(len(layout.blocks), 'block')}, as where its layout was found"
         count = len(ran) if ended else f"at least {len(ran)}"
         advice = "switch off what ends a pass early, skips blocks or runs them again for some inputs"
-        raise CheckpointError(expected(name, wanted, f"one through {count} ({several})", advice))
+        raise CheckpointError(name, wanted, f"one through {count} ({several})", advice)
 
 
 def check_by_token(states: Tensor) -> None:
@@ -207,7 +206,7 @@ def check_by_token(states: Tensor) -> None:
     """
     if states.ndim != 3:
         advice = "td.audit reads its weights, where they are found"
-        raise CheckpointError(expected("states", _ONE_STREAM, f"states of shape {tuple(states.shape)}", advice))
+        raise CheckpointError("states", _ONE_STREAM, f"states of shape {tuple(states.shape)}", advice)
 
 
 def arguments_for(network: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:

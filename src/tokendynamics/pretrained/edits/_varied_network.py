@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._remedied_network import (
     attach,
     check_implementation,
@@ -67,7 +66,7 @@ class VariedNetwork(Hooks):
             self._weight_heads()
         if not self.variant.final_norm:
             if self._layout.final_norm is None:
-                raise CheckpointError(expected(self._name, "a norm after the last block", "none"))
+                raise CheckpointError(self._name, "a norm after the last block", "none")
             self._take_out([self._layout.final_norm[0]])
         if not self.variant.positions:
             for part in self._positional():
@@ -81,7 +80,7 @@ class VariedNetwork(Hooks):
 
     def _add_remedy(self) -> None:
         if remedies_in(self.network):
-            raise CheckpointError(expected(self._name, "a network without a remedy", "one that has it"))
+            raise CheckpointError(self._name, "a network without a remedy", "one that has it")
         check_implementation(self.network)
         chosen = ("lambda-identity", self.variant.remedy)
         columns = fitting_columns(self.network, self._layout, self._dim, self._name, *chosen)
@@ -101,7 +100,7 @@ class VariedNetwork(Hooks):
                 came = next((what for what, there in further if there), "")
             if came:
                 wanted = "logits that are products of queries and keys alone"
-                raise CheckpointError(expected(f"{self._name}: layer {number}", wanted, came))
+                raise CheckpointError(f"{self._name}: layer {number}", wanted, came)
         factor = torch.tensor([self.variant.logits], dtype=torch.float64).log()
 
         def log_factors() -> Tensor:
@@ -114,7 +113,7 @@ class VariedNetwork(Hooks):
             wanted, came = len(self._layout.attending), self._calls.get("logits", 0)
             if came < wanted:
                 words = "attentions whose logits are seen"
-                raise CheckpointError(expected(self._name, words, f"{wanted - came} that do not"))
+                raise CheckpointError(self._name, words, f"{wanted - came} that do not")
 
         self.callback(self.network.register_forward_hook(check).remove)
 
@@ -124,7 +123,7 @@ class VariedNetwork(Hooks):
         bases = {layer: torch.tensor(rows, dtype=torch.float64) for layer, rows in removed.items()}
         for layer in bases:
             if not 0 <= layer <= len(blocks):
-                raise ArgumentValueError(expected("variant", f"layers from 0 to {len(blocks)}", f"layer {layer}"))
+                raise ArgumentValueError("variant", f"layers from 0 to {len(blocks)}", f"layer {layer}")
         of_block: dict[str, list[Tensor | None]] = {}
         for layer, block in enumerate(blocks, start=1):
             of_block.setdefault(block, []).append(bases.get(layer))
@@ -160,7 +159,7 @@ class VariedNetwork(Hooks):
         def check(*_: object) -> None:
             if any((module, "columns") not in self._calls for module in weighted):
                 wanted = "an attention that calls its output projection as a module"
-                raise CheckpointError(expected(self._name, wanted, "one that does not"))
+                raise CheckpointError(self._name, wanted, "one that does not")
 
         self.callback(self.network.register_forward_hook(check).remove)
 
@@ -207,7 +206,7 @@ class VariedNetwork(Hooks):
         pairs = zip(self._layout.blocks, self._layout.layers, strict=True)
         names = [f"{block}.{norm}" for block, layer in pairs for norm in layer.norms]
         if not names:
-            raise CheckpointError(expected(self._name, "norms in its blocks", "none that was found"))
+            raise CheckpointError(self._name, "norms in its blocks", "none that was found")
         return names
 
     def _positional(self) -> tuple[PositionalPart, ...]:
@@ -219,7 +218,7 @@ class VariedNetwork(Hooks):
         elif came and self._layout.positions == "none":
             came = "none"
         if came:
-            raise CheckpointError(expected(self._name, "positions that can be taken away", came))
+            raise CheckpointError(self._name, "positions that can be taken away", came)
         return self._layout.positional
 
     def _forget(self, part: PositionalPart) -> None:
@@ -253,7 +252,7 @@ def existing_parts(layout: Layout, name: str) -> Bool[Tensor, "layer part"]:
     for number, layer in enumerate(layout.layers, start=1):
         if layer.residual is None:
             where, wanted = f"{name}: layer {number}", "a block whose attention and feed-forward parts are found"
-            raise CheckpointError(expected(where, wanted, layer.problem, "the gates stand on these parts"))
+            raise CheckpointError(where, wanted, layer.problem, "the gates stand on these parts")
     return torch.tensor([[module is not None for module in layer.parts] for layer in layout.layers])
 
 
@@ -282,7 +281,7 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
     if variant.removed or of_attention or not (variant.norms and variant.final_norm and variant.positions):
         came = variant.words
         advice = "removed norms, positions and directions are not weights, nor are a factor on logits and λ"
-        raise ArgumentValueError(expected("variant", "gates on parts and heads", came, advice))
+        raise ArgumentValueError("variant", "gates on parts and heads", came, advice)
     gates = variant.gates_of(existing_parts(layout, name), name)
     head_gates = variant.head_gates_of(existing_heads(layout), name)
     factors: dict[str, float | list[float]] = {}
@@ -292,7 +291,7 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
             for part, gate in (*zip(PARTS, of_parts, strict=True), ("heads", of_heads)):
                 if factors.setdefault(f"{block} {part}", gate) != gate:
                     came = f"{block}, which is several layers of different gates"
-                    raise CheckpointError(expected(name, "a block for each layer", came))
+                    raise CheckpointError(name, "a block for each layer", came)
             if layout.blocks.index(block) != number:
                 continue
             module = network.get_submodule(block)
@@ -310,10 +309,10 @@ def _scale(
     """Scale what writes a part, until the stack is closed."""
     residual = layout.residual
     if residual is None:
-        raise CheckpointError(expected(where, "a block whose parts are found", layout.problem))
+        raise CheckpointError(where, "a block whose parts are found", layout.problem)
     if part == "feed_forward" and residual.further:
         came = f"{len(residual.feed_forward_modules)} ({', '.join(residual.feed_forward_modules)})"
-        raise CheckpointError(expected(where, "one module that writes to the residual stream", came))
+        raise CheckpointError(where, "one module that writes to the residual stream", came)
     norm = residual.attention_norm if part == "attention" else residual.feed_forward_norm
     ending, above = residual.kind == "added" and norm is not None, 0.0
     module = block.get_submodule(norm if ending and norm is not None else _writer(block, layout, part, dim, where))
@@ -323,7 +322,7 @@ def _scale(
         with torch.no_grad():
             kind = norm_of(module, x, module(x))  # from what it does to random features
         if kind is None:
-            raise CheckpointError(expected(type(module).__name__, "an RMS norm or a LayerNorm", "another one"))
+            raise CheckpointError(type(module).__name__, "an RMS norm or a LayerNorm", "another one")
         above = gate - 1 if kind.gain == "1 + weight" else 0.0
     for leaf, added in (("weight", above), ("bias", 0.0)):
         parameter = getattr(module, leaf, None)
@@ -338,7 +337,7 @@ def _scale_columns(
     """Scale what an output projection reads of each head, until the stack is closed."""
     attention = layout.attention
     if attention is None or isinstance(attention.output[1], Probed):
-        raise CheckpointError(expected(where, "an output projection that is a matrix", layout.problem or "another map"))
+        raise CheckpointError(where, "an output projection that is a matrix", layout.problem or "another map")
     weight = block.get_submodule(attention.output[0]).get_parameter("weight")
     columns = gates[: attention.heads].repeat_interleave(attention.d_value).to(weight)
     stack.callback(setattr, weight, "data", weight.data)
@@ -349,12 +348,12 @@ def _writer(block: nn.Module, layout: BlockLayout, part: str, dim: int, where: s
     """Return the module that writes a part to the residual stream."""
     if part == "attention":
         if layout.attention is None:
-            raise CheckpointError(expected(where, "an attention whose output projection is found", layout.problem))
+            raise CheckpointError(where, "an attention whose output projection is found", layout.problem)
         return layout.attention.output[0]
     why = feed_forward_problem(layout)
     weights = None if why else feed_forward_weights(block, layout, dim)
     writers = [name for name, role in weights.roles.items() if role == "writes"] if weights is not None else []
     if len(writers) != 1:
         came = why or f"{len(writers)} ({', '.join(writers) or 'experts, or another form'})"
-        raise CheckpointError(expected(where, "one matrix that writes to the residual stream", came))
+        raise CheckpointError(where, "one matrix that writes to the residual stream", came)
     return writers[0].removesuffix(".weight")

@@ -18,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import (
@@ -166,7 +165,7 @@ class GatedNetwork(Hooks):
         arguments, prompts = arguments_for(self.running, pack.arguments), len(pack.places)
         try:
             with (
-                refusing(lambda words: CheckpointError(expected(self.name, "a network that runs with gates", words))),
+                refusing(lambda words: CheckpointError(self.name, "a network that runs with gates", words)),
                 OwnTokens(self.network, self.layout) as tokens,
                 as_before(self.running),
                 ids_checked(self.running, arguments),
@@ -177,7 +176,7 @@ class GatedNetwork(Hooks):
             for layer in torch.nonzero(self.heads.any(dim=-1))[:, 0].tolist() if heads is not None else ():
                 if layer not in self._gated_heads:
                     wanted = "an attention that calls its output projection as a module"
-                    raise CheckpointError(expected(f"{self.name}: layer {layer + 1}", wanted, "one that does not"))
+                    raise CheckpointError(f"{self.name}: layer {layer + 1}", wanted, "one that does not")
             ids, vocabulary = pack.ids, self.vocabulary
             logits = None if ids is None or vocabulary is None else logits_of(output, ids, vocabulary)
             states = [by_prompt(states_of_layer, prompts) for states_of_layer in self._states]
@@ -234,7 +233,7 @@ class GatedNetwork(Hooks):
             came = (
                 f"one that cuts them off before layer {self._layer + 1} (torch.no_grad, torch.inference_mode, detach)"
             )
-            raise CheckpointError(expected(self.name, "a network that has derivatives", came))
+            raise CheckpointError(self.name, "a network that has derivatives", came)
         if not self._states:
             self._states.append(states.clone())  # a block may write into its input
 

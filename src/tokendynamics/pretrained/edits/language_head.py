@@ -204,7 +204,7 @@ class LanguageHead(Hooks):
         """
 
         def refusal(words: str) -> CheckpointError:
-            return CheckpointError(expected(self._name, "a network whose head reads states", words))
+            return CheckpointError(self._name, "a network whose head reads states", words)
 
         self._states = normed
         try:

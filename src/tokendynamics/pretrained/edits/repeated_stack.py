@@ -14,7 +14,6 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
@@ -110,7 +109,7 @@ class Stack(Hooks):
         known = inspect.signature(self._network.forward).parameters
         if "inputs_embeds" not in known or "input_ids" not in self._arguments:
             wanted = "a network that takes inputs_embeds, since a norm stands behind its positions"
-            raise CheckpointError(expected(self._name, wanted, "one that does not", "use positions='once'"))
+            raise CheckpointError(self._name, wanted, "one that does not", "use positions='once'")
         rest = {name: value for name, value in self._arguments.items() if name != "input_ids"}
         former, self._arguments = self._arguments, rest | {"inputs_embeds": states}
         try:
@@ -135,7 +134,7 @@ class Stack(Hooks):
 
     def _run(self, arguments: dict[str, Any]) -> None:
         def refusal(words: str) -> CheckpointError:
-            return CheckpointError(expected(self._name, "a network whose blocks run on their own output", words))
+            return CheckpointError(self._name, "a network whose blocks run on their own output", words)
 
         with refusing(refusal), suppress(_ReachedError), as_before(self._network):
             self._network(**copied(arguments))
@@ -261,7 +260,7 @@ class RepeatedStack(Hooks):
         if how.weights == "law" and len(packs) > 1:
             wanted = "'fixed' or 'resample' for prompts that do not share a forward pass"
             advice = "the law of the weights is drawn for one pass; pass prompts of one length, or one by one"
-            raise ArgumentValueError(expected("weights", wanted, "'law'", advice))
+            raise ArgumentValueError("weights", wanted, "'law'", advice)
         self._ckpt, self._how = ckpt, how
         self._packs = [_PackStates(ckpt, pack, how.pad_to) for pack in packs]
         self._fresh: FreshBlocks | None = None
@@ -406,11 +405,11 @@ def _padded(ckpt: Checkpoint, pack: Pack, lengths: Sequence[int], tokens: int) -
     """Return a pass of one length for each prompt; the tokens behind the prompts' own do not matter."""
     ids = pack.ids
     if ids is None:
-        raise ArgumentValueError(expected("pad_to", "None for what is no text", tokens))
+        raise ArgumentValueError("pad_to", "None for what is no text", tokens)
     most = ckpt.architecture.context
     if tokens < max(lengths) or (most is not None and tokens > most):
         wanted = f"from {max(lengths)} (the longest prompt) to {'any number of' if most is None else most} tokens"
-        raise ArgumentValueError(expected("pad_to", wanted, tokens))
+        raise ArgumentValueError("pad_to", wanted, tokens)
     rows = [row[:length] for row, length in zip(ids, lengths, strict=True)]
     longest = torch.zeros(tokens, dtype=ids.dtype)
     filled = filled_up([*rows, longest], filler_of(ckpt))["input_ids"][:-1]
@@ -452,7 +451,7 @@ def states_on_inputs_of(
         return hook
 
     try:
-        with Hooks() as hooks, refusing(lambda words: CheckpointError(expected("models", "blocks that run", words))):
+        with Hooks() as hooks, refusing(lambda words: CheckpointError("models", "blocks that run", words)):
             watch = hooks.enter_context(StateWatch(other.model, other.layout))
             watch.watch_here()
             networks = quietly(first.model), quietly(other.model)

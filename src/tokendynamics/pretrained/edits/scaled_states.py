@@ -14,7 +14,6 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._maps import as_read, bias_of, by_token
@@ -150,7 +149,7 @@ def scaled_states(ckpt: Checkpoint, prompts: Sequence[Tensor]) -> Iterator[Scale
     """
 
     def refusal(words: str) -> CheckpointError:
-        return CheckpointError(expected(ckpt.name, "a network that runs", words))
+        return CheckpointError(ckpt.name, "a network that runs", words)
 
     network, scaling = ckpt.model, not why_not_scaled(ckpt.layout, ckpt.variant)
     with evaluating(network), ckpt.as_varied():

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.words import plural
 
 PARTS = ("attention", "feed_forward")
@@ -117,10 +117,10 @@ class Variant:
             name = "full" if given is None else given
             if name not in NAMED:
                 advice = f"or a mapping of {_GRAMMAR} to numbers"
-                raise ArgumentValueError(expected(argument, " or ".join(map(repr, NAMED)), shown(name), advice))
+                raise ArgumentValueError(argument, " or ".join(map(repr, NAMED)), shown(name), advice)
             given = NAMED[name]
         if not isinstance(given, Mapping):
-            raise ArgumentTypeError(expected(argument, f"a name or a mapping of {_GRAMMAR} to numbers", shown(given)))
+            raise ArgumentTypeError(argument, f"a name or a mapping of {_GRAMMAR} to numbers", shown(given))
         gates: dict[tuple[int, str], float] = {}
         heads: dict[tuple[int, int], float] = {}
         whole: dict[str, float] = {}
@@ -128,19 +128,19 @@ class Variant:
         for name, value in given.items():
             where = f"{argument}[{shown(name)}]"
             if isinstance(value, str) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ArgumentValueError(expected(where, "a finite number", shown(value)))
+                raise ArgumentValueError(where, "a finite number", shown(value))
             number = float(value)
             if name in PARTS:
                 whole[name] = number
             elif name in OF_ATTENTION:
                 if number < 0 if name == "logits" else number > 0:
                     wanted = "a factor of at least 0" if name == "logits" else "a λ of at most 0"
-                    raise ArgumentValueError(expected(where, wanted, shown(number)))
+                    raise ArgumentValueError(where, wanted, shown(number))
                 whole[name] = number
             elif name in SWITCHES:
                 if number not in (0.0, 1.0):
                     advice = "parts take other numbers"
-                    raise ArgumentValueError(expected(where, "0 (without) or 1 (with)", shown(number), advice))
+                    raise ArgumentValueError(where, "0 (without) or 1 (with)", shown(number), advice)
                 switched[name] = bool(number)
             else:
                 layers, part, head = _place(name, argument)
@@ -207,14 +207,14 @@ class Variant:
         """
         gates = torch.tensor([self.attention, self.feed_forward], dtype=torch.float64).repeat(len(exists), 1)
         if self.feed_forward != 1 and not bool(exists[:, 1].any()):
-            raise ArgumentValueError(expected("variant", f"parts of {name}", "feed_forward, which no layer has"))
+            raise ArgumentValueError("variant", f"parts of {name}", "feed_forward, which no layer has")
         gates[~exists] = 1.0
         for (layer, part), value in self.gates.items():
             place = PARTS.index(part)
             if not 1 <= layer <= len(exists):
-                raise ArgumentValueError(expected("variant", f"layers from 1 to {len(exists)}", f"layer {layer}"))
+                raise ArgumentValueError("variant", f"layers from 1 to {len(exists)}", f"layer {layer}")
             if not exists[layer - 1, place]:
-                raise ArgumentValueError(expected("variant", f"parts of {name}", f"{part} of layer {layer}: none"))
+                raise ArgumentValueError("variant", f"parts of {name}", f"{part} of layer {layer}: none")
             gates[layer - 1, place] = value
         return gates
 
@@ -231,12 +231,12 @@ class Variant:
         gates = torch.ones(exists.shape, dtype=torch.float64)
         for (layer, head), value in self.heads.items():
             if not 1 <= layer <= len(exists):
-                raise ArgumentValueError(expected("variant", f"layers from 1 to {len(exists)}", f"layer {layer}"))
+                raise ArgumentValueError("variant", f"layers from 1 to {len(exists)}", f"layer {layer}")
             count = int(exists[layer - 1].sum())
             if head >= count:
                 wanted = f"heads from 0 to {count - 1} of {name}" if count else f"heads of {name} that were found"
                 came = f"head {head} of layer {layer}{'' if count else ', in which none was found'}"
-                raise ArgumentValueError(expected("variant", wanted, came))
+                raise ArgumentValueError("variant", wanted, came)
             gates[layer - 1, head] = value
         return gates
 
@@ -257,9 +257,9 @@ def _place(name: object, argument: str) -> tuple[range, str, int | None]:
     """Return the layers, the part and the head that a name stands for."""
     match = _LAYERS.fullmatch(name) if isinstance(name, str) else None
     if match is None:
-        raise ArgumentValueError(expected(argument, _GRAMMAR, shown(name)))
+        raise ArgumentValueError(argument, _GRAMMAR, shown(name))
     first = int(match[1])
     last = first if match[2] is None else int(match[2])
     if not 1 <= first <= last <= _MOST_LAYERS:
-        raise ArgumentValueError(expected(argument, f"layers from 1 to {_MOST_LAYERS}, the lower first", shown(name)))
+        raise ArgumentValueError(argument, f"layers from 1 to {_MOST_LAYERS}, the lower first", shown(name))
     return range(first, last + 1), match[3], None if match[4] is None else int(match[4])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.provenance.reading import parse_json
 
@@ -56,7 +56,7 @@ def check_settings(settings: Mapping[str, Any], where: str) -> None:
     """
     for name, value in _numbers_in(settings):
         if (wanted := _expected(name, value)) is not None:
-            raise CheckpointError(expected(where, wanted, value))
+            raise CheckpointError(where, wanted, value)
     for name in _ROTATIONS:
         value = settings.get(name)
         rotations = value if isinstance(value, Mapping) else {}
@@ -70,9 +70,9 @@ def check_settings(settings: Mapping[str, Any], where: str) -> None:
             kind, low = rotation.get("rope_type", rotation.get("type")), rotation.get("low_freq_factor")
             if kind == "llama3" and low is not None and low == rotation.get("high_freq_factor"):
                 wanted = f"{label}.high_freq_factor above low_freq_factor"
-                raise CheckpointError(expected(where, wanted, f"{low} for both"))
+                raise CheckpointError(where, wanted, f"{low} for both")
             if kind == "yarn" and rotation.get("rope_theta") == 1:
-                raise CheckpointError(expected(where, f"{label}.rope_theta other than 1 for YaRN", 1))
+                raise CheckpointError(where, f"{label}.rope_theta other than 1 for YaRN", 1)
 
 
 def _expected(name: str, value: float) -> str | None:
@@ -150,7 +150,7 @@ class ModelType:
         elif named == "…":
             line += ' (such as "bert" or "gpt2")'
         wanted = "a model_type, which transformers needs to choose the architecture"
-        return CheckpointError(expected(str(folder / "config.json"), wanted, came, f"add the line {line} to it"))
+        return CheckpointError(str(folder / "config.json"), wanted, came, f"add the line {line} to it")
 
 
 def _known_types() -> Collection[str]:
@@ -186,7 +186,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         advice = "pass the folder that holds config.json and the weights"
-        raise CheckpointError(expected(str(folder), "a checkpoint folder", "no config.json in it", advice))
+        raise CheckpointError(str(folder), "a checkpoint folder", "no config.json in it", advice)
     return read_json_object(path)
 
 
@@ -208,13 +208,13 @@ def read_config(folder: Path, model_type: Any) -> Any:
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         wanted = f"a model type that transformers {__version__} knows"
         advice = "update transformers, or pass the network itself"
-        raise CheckpointError(expected("architecture", wanted, shown(model_type), advice))
+        raise CheckpointError("architecture", wanted, shown(model_type), advice)
     check_settings(facts, str(path))
     if facts.get("quantization_config"):
         advice = "use the unquantised checkpoint or a .gguf file"
-        raise CheckpointError(expected(str(path), "plain weights", "a quantization_config", advice))
+        raise CheckpointError(str(path), "plain weights", "a quantization_config", advice)
     # A strict configuration class refuses values in its own words.
-    with refusing(lambda words: CheckpointError(expected(str(path), "a valid configuration", words))), silenced():
+    with refusing(lambda words: CheckpointError(str(path), "a valid configuration", words)), silenced():
         reader = AutoConfig if facts.get("model_type") is not None else CONFIG_MAPPING[model_type]
         return reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
@@ -239,7 +239,7 @@ def read_json_object(path: Path, wanted: str = "a JSON object") -> dict[str, Any
     """
     content = read_json(path, wanted)
     if not isinstance(content, dict):
-        raise CheckpointError(expected(str(path), wanted, type(content).__name__))
+        raise CheckpointError(str(path), wanted, type(content).__name__)
     return content
 
 
@@ -283,16 +283,16 @@ def check_sizes(config: Any, origin: str) -> None:
             most = MOST_LAYERS if name == "layers" else _MOST
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 wanted = f"a whole number of {name.replace('_', ' ')} from {least} to {most:,}"
-                raise CheckpointError(expected(where, wanted, shown(value)))
+                raise CheckpointError(where, wanted, shown(value))
     heads = sizes["heads"]
     if heads is None:
         return
     kv_heads = sizes["kv_heads"] or heads
     if heads % kv_heads:
-        raise CheckpointError(expected(where, "key-value heads that divide the heads", f"{kv_heads} for {heads} heads"))
+        raise CheckpointError(where, "key-value heads that divide the heads", f"{kv_heads} for {heads} heads")
     d_head = sizes["d_head"] or sizes["dim"] // heads
     if d_head < 1:
-        raise CheckpointError(expected(where, "a whole number of d head from 1 on", d_head))
+        raise CheckpointError(where, "a whole number of d head from 1 on", d_head)
     rotary = getattr(config, "rope_parameters", None)
     if (
         rotary
@@ -300,7 +300,7 @@ def check_sizes(config: Any, origin: str) -> None:
         and "partial_rotary_factor" not in rotary
         and d_head % 2
     ):
-        raise CheckpointError(expected(where, "an even head width, since pairs rotate", d_head))
+        raise CheckpointError(where, "an even head width, since pairs rotate", d_head)
 
 
 def check_depth(
@@ -327,4 +327,4 @@ def check_depth(
         advice = "the files are incomplete or config.json belongs to another model"
         came = f"{layers} in config.json"
         wanted = f"the {max(layers_stored) + 1} layers that the files hold"
-        raise CheckpointError(expected(origin, wanted, came, advice))
+        raise CheckpointError(origin, wanted, came, advice)

@@ -172,7 +172,7 @@ def _check_sizes(path: Path, header: GgufHeader) -> None:
     family = header.metadata.get("general.architecture")
     if family not in FAMILIES:  # whose keys are not all known
         wanted = f"one that is read from GGUF ({', '.join(sorted(FAMILIES))})"
-        raise CheckpointError(expected("architecture", wanted, shown(family), "convert it to safetensors"))
+        raise CheckpointError("architecture", wanted, shown(family), "convert it to safetensors")
     for name in (*_COUNTS, *_OPTIONAL_COUNTS):
         came = header.metadata.get(f"{family}.{name}")
         if came is None and name in _OPTIONAL_COUNTS:
@@ -180,22 +180,22 @@ def _check_sizes(path: Path, header: GgufHeader) -> None:
         largest = MOST_LAYERS if name == "block_count" else _LARGEST
         if isinstance(came, bool) or not isinstance(came, int) or not 1 <= came <= largest:
             wanted = f"{family}.{name} as a whole number from 1 to {largest:,}"
-            raise CheckpointError(expected(str(path), wanted, "an array" if isinstance(came, range) else shown(came)))
+            raise CheckpointError(str(path), wanted, "an array" if isinstance(came, range) else shown(came))
     for name in _POSITIVE:
         came = header.metadata.get(f"{family}.{name}", 1.0)
         if not isinstance(came, float) or not 0.0 < came < float("inf"):
-            raise CheckpointError(expected(str(path), f"{family}.{name} as a positive number", shown(came)))
+            raise CheckpointError(str(path), f"{family}.{name} as a positive number", shown(came))
     block_count = header.metadata[f"{family}.block_count"]
     blocks = {name.split(".")[1] for name in header.shapes if name.startswith("blk.")}
     if block_count > len(blocks):
         wanted = f"{family}.block_count of the {len(blocks)} layers that the file holds"
-        raise CheckpointError(expected(str(path), wanted, block_count))
+        raise CheckpointError(str(path), wanted, block_count)
     for tensor, axis, name in _SIDES:
         shape, came = header.shapes.get(tensor, ()), header.metadata[f"{family}.{name}"]
         fused = _FUSED.get(str(family), {}).get(name, 1)
         if len(shape) == 2 and shape[axis] != fused * came:
             wanted = f"{family}.{name} of {shape[axis] // fused} as in the tensor {tensor}"
-            raise CheckpointError(expected(str(path), wanted, came))
+            raise CheckpointError(str(path), wanted, came)
 
 
 _SHARD = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
@@ -216,12 +216,12 @@ def shards_of(path: Path) -> list[Path]:
         return [path]
     count = int(match["count"])
     if not 0 < count <= _MOST_SHARDS:
-        raise CheckpointError(expected(str(path), f"at most {_MOST_SHARDS} shards", count))
+        raise CheckpointError(str(path), f"at most {_MOST_SHARDS} shards", count)
     shards = [path.with_name(f"{match['name']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
     for shard in shards:
         if not shard.is_file():
             wanted = f"the shard {shard.name} beside it"
-            raise CheckpointError(expected(str(path), wanted, "no such file", "copy the whole model again"))
+            raise CheckpointError(str(path), wanted, "no such file", "copy the whole model again")
     return shards
 
 
@@ -266,7 +266,7 @@ def _join(shards: list[Path], target: Path) -> None:
     names = [tensor.name for reader in readers for tensor in reader.tensors]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise CheckpointError(expected(str(shards[0]), "each tensor in one shard", f"{twice} in several"))
+        raise CheckpointError(str(shards[0]), "each tensor in one shard", f"{twice} in several")
     fields = readers[0].fields
     writer: Any = GGUFWriter(target, fields["general.architecture"].contents())
     for name, field in fields.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained.sources._configuration import check_settings
 
 ROTATION_KEYS = (
@@ -188,7 +188,7 @@ class _File:
         value = came if came is not None else shown(self.keys.get(key))
         value = "an array" if isinstance(self.keys.get(key), range) else value
         advice = "read the original checkpoint, in safetensors"
-        return CheckpointError(expected(str(self.path), f"{self.architecture}.{key} {wanted}", value, advice))
+        return CheckpointError(str(self.path), f"{self.architecture}.{key} {wanted}", value, advice)
 
 
 def configured(config: Any, path: Path, metadata: Mapping[str, Any], tensors: Collection[str], factors: Any) -> Any:

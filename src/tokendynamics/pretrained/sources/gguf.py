@@ -18,7 +18,6 @@ import platformdirs
 import torch
 
 from tokendynamics.numerics import CheckpointError, TokenDynamicsError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import require
 from tokendynamics.pretrained._stored_tensors import natural
 from tokendynamics.pretrained.other_libraries import in_short, refusing, silenced, without_panics
@@ -53,7 +52,7 @@ def entry_of(path: Path, root: Path) -> Path:
         with shard.open("rb") as file:
             if file.read(4) != b"GGUF":
                 came = "one that does not begin with GGUF"
-                raise CheckpointError(expected(str(shard), "a GGUF file", came, "download it again"))
+                raise CheckpointError(str(shard), "a GGUF file", came, "download it again")
     digests = "|".join(remembered_digest(shard, root) for shard in shards)
     key = sha256(f"{_LAYOUT}|{digests}".encode()).hexdigest()[:16]
     return root / "gguf" / f"{name_of(path)}-{key}"
@@ -125,7 +124,7 @@ def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
     except OSError as error:  # reading errors are typed already, and a full disk is an OSError in every case
         came = in_short(error)
         advice = "set TOKENDYNAMICS_CACHE to a folder with enough space"
-        raise CheckpointError(expected(str(target), "a cache folder to write to", came, advice)) from error
+        raise CheckpointError(str(target), "a cache folder to write to", came, advice) from error
     report(1.0, 1.0, what)
     return target
 
@@ -136,7 +135,7 @@ def _read(path: Path) -> tuple[Any, Any]:
 
     def refusal(words: str) -> CheckpointError:
         came = f"one that cannot be converted ({words})"
-        return CheckpointError(expected(str(path), "a complete GGUF file", came, "download it again"))
+        return CheckpointError(str(path), "a complete GGUF file", came, "download it again")
 
     source = {"gguf_file": path.name, "trust_remote_code": False}
     # The GGUF reader fails on broken files with whatever its parsing led to.
@@ -155,7 +154,7 @@ def _dequantised(path: Path, source: dict[str, Any], header: GgufHeader) -> Any:
     held = 1 + max((int(match[1]) for name in header.shapes if (match := _OF_BLOCK.match(name))), default=-1)
     if held > layers:  # transformers drops the others silently
         wanted = f"{layers} layers, as its block_count says"
-        raise CheckpointError(expected(str(path), wanted, f"tensors of {held}", "download it again"))
+        raise CheckpointError(str(path), wanted, f"tensors of {held}", "download it again")
     stored = [tensor for tensor in GGUFReader(path).tensors if tensor.name in FACTORS]
     factors = {tensor.name: dequantize(tensor.data, tensor.tensor_type).tolist() for tensor in stored}
     config = configured(config, path, header.metadata, header.shapes, factors)
@@ -168,7 +167,7 @@ def _dequantised(path: Path, source: dict[str, Any], header: GgufHeader) -> Any:
     if absent:  # transformers fills them with random numbers
         of_all = "it has none" if len(absent) == len(names) else f"{len(absent)} of {len(names)} are missing"
         came = f"none for {absent[0]}, the first of those that are missing ({of_all})"
-        raise CheckpointError(expected(str(path), "every tensor of the model in the file", came, "download it again"))
+        raise CheckpointError(str(path), "every tensor of the model in the file", came, "download it again")
     # A model that came from GGUF counts as quantised and refuses to be saved: rebuild it around the same tensors.
     config = copy.deepcopy(loaded.config)
     vars(config).pop("quantization_config", None)
@@ -195,7 +194,7 @@ def _check_tensors(path: Path, header: GgufHeader, config: Any) -> None:
     if left:
         came = f"{left[0]}, the first of {len(left)} without one"
         advice = "read the original checkpoint, in safetensors"
-        raise CheckpointError(expected(str(path), "tensors that the architecture has a place for", came, advice))
+        raise CheckpointError(str(path), "tensors that the architecture has a place for", came, advice)
 
 
 @contextmanager
