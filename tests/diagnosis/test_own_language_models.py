@@ -169,9 +169,8 @@ def test_scores_that_do_not_predict_the_next_token_are_no_loss(kind: type[nn.Mod
     changed = td.what_if(ckpt, texts, {"layer 2 attention": 0})
     assert np.isnan(changed.loss.values).all()
     causal = "it is not known to predict the next token from earlier ones alone"
-    assert changed.attrs["no_loss"] == (
-        causal if kind is _Bidirectional else "no head that predicts the next token was found"
-    )
+    words = {_Bidirectional: causal, _OfTheLast: "its head scores what follows the last token alone, not each token"}
+    assert changed.attrs["no_loss"] == words.get(kind, "no head that predicts the next token was found")
 
 
 @pytest.mark.parametrize("kind", [_OfTheLast, _Bidirectional])

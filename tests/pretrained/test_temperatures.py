@@ -295,6 +295,17 @@ def test_a_factor_that_depends_on_the_number_of_tokens_is_named(logits: Any) -> 
     td.flow_of(other)
 
 
+def _by_calls(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    module.calls = getattr(module, "calls", 0) + 1
+    return q @ k.mT * (1 + 1 / module.calls)
+
+
+def test_a_factor_that_depends_on_earlier_calls_is_not_called_one_of_the_number_of_tokens() -> None:
+    layout = loaded(Series(lambda: Attention(_by_calls))).layout
+    assert layout.varies
+    assert all(layer.attention is None or layer.attention.scaled_for is None for layer in layout.layers)
+
+
 def test_a_learned_factor_is_shown_as_the_network_has_it() -> None:
     ckpt = loaded(Series(lambda: Attention(lambda module, q, k, x: q @ k.mT * module.one.exp())))
     words = dict(block_in_words(ckpt.layout.layers[0]))

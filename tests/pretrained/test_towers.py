@@ -206,6 +206,34 @@ def test_blocks_that_add_to_what_they_read_are_layers_whatever_changes_between_t
     assert "before layers 2–3 the network changes the states" in td.trace(ckpt, [series[0], -series[0]]).attrs["notes"]
 
 
+@pytest.mark.parametrize("axes", [2, 3])
+def test_states_behind_a_context_are_refused_with_what_to_do(axes: int) -> None:
+    """A latent resampler calls ``block(media, latents)``, a conditioned network ``block(condition, states)``."""
+
+    class Conditioned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = ByHand()
+
+        def forward(self, context: Tensor, states: Tensor) -> Tensor:
+            return self.inner(states) + context.mean()
+
+    class Behind(Between):
+        def forward(self, series: Tensor) -> Tensor:
+            states, context = self.embed(series), series if axes == 3 else series.mean(dim=1)
+            for block in self.blocks:
+                states = block(context, states)
+            return states
+
+    network = Behind("several blocks").eval()
+    network.blocks = nn.ModuleList([Conditioned() for _ in range(3)])
+    words = (
+        r"read their states as the first argument, got blocks\.1, for which what blocks\.0 gives is a later one; put"
+    )
+    with pytest.raises(CheckpointError, match=words):
+        td.load(network, inputs=torch.randn(4, 7, 3))
+
+
 def test_branches_that_are_added_outside_are_no_layers() -> None:
     class Branch(nn.Module):
         def __init__(self) -> None:

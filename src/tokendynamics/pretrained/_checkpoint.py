@@ -33,7 +33,13 @@ from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, 
 from tokendynamics.pretrained.edits._pass import InsideBlocks
 from tokendynamics.pretrained.edits._varied_network import VariedNetwork, gates_in_weights
 from tokendynamics.pretrained.edits.gates import GatedNetwork
-from tokendynamics.pretrained.edits.language_head import LanguageHead, no_head, scored_ids, with_language_head
+from tokendynamics.pretrained.edits.language_head import (
+    LanguageHead,
+    no_head,
+    scored_ids,
+    scores_last_place,
+    with_language_head,
+)
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.encoding import (
@@ -672,6 +678,14 @@ class Checkpoint:
             return self.architecture.vocabulary
         with refusing(self._not_run):
             return scored_ids(self.model, self._network.inputs(2))
+
+    @cached_property
+    def scores_last_place(self) -> bool:
+        """Whether a live network scores token ids after the last token alone, as nanoGPT does without targets."""
+        if self._network.inputs is None or self._scored is not None:
+            return False
+        with refusing(self._not_run):
+            return scores_last_place(self.model, self._network.inputs(2))
 
     def _check_in_memory(self) -> None:
         if self.streamed:

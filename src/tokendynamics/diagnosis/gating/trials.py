@@ -360,7 +360,11 @@ def why_without_loss(ckpt: Checkpoint) -> str:
     if ckpt.streamed:
         return "its blocks are streamed from disk"
     causal = "it is not known to predict the next token from earlier ones alone"
-    return "no head that predicts the next token was found" if ckpt.causal else causal
+    if not ckpt.causal:
+        return causal
+    if ckpt.scores_last_place:
+        return "its head scores what follows the last token alone, not each token"
+    return "no head that predicts the next token was found"
 
 
 def read_losses(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[Tensor, " prompt"] | None:

@@ -185,6 +185,7 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
         return [BlockCall(call, recorded.attentions_in(call)) for call in outermost]
     if not blocks:
         _check_called(network, recorded, outermost)
+        _check_state_first(network, recorded)
         wanted, names = "blocks that hand on their states", ", ".join(call.name for call in outermost[:3])
         advice = (
             "what each gives, or adds to what it reads, is not what the next one reads; put the sum into the blocks"
@@ -206,6 +207,21 @@ def _check_called(network: nn.Module, recorded: Pass, inside: Sequence[ModuleCal
                 advice = "call the module itself, so that its hooks run"
                 raise LayoutNotFoundError(expected(type(network).__name__, wanted, came, advice))
             owner = around
+
+
+def _check_state_first(network: nn.Module, recorded: Pass) -> None:
+    """Refuse members of a list that read what the one before them gave behind another tensor, such as a context."""
+    members = _members(network)
+    calls = sorted((call for call in recorded.calls if call.module in members), key=lambda call: call.start)
+    for before, after in pairwise(calls):
+        if before.name.rpartition(".")[0] != after.name.rpartition(".")[0]:
+            continue
+        positional, named = after.arguments
+        others = [value for value in (*positional, *named.values()) if isinstance(value, Tensor)]
+        if not _same(after.given, before.y) and any(_same(value, before.y) for value in others):
+            wanted = "blocks that read their states as the first argument"
+            came = f"{after.name}, for which what {before.name} gives is a later one"
+            raise LayoutNotFoundError(expected(type(network).__name__, wanted, came, "put it first"))
 
 
 def _attending(network: nn.Module, recorded: Pass) -> tuple[_Owners, dict[int, ModuleCall]]:

@@ -335,7 +335,7 @@ def _stands_at(usual: Tensor, other: Tensor, places: Tensor, tokens: int, *, hea
 def scales_with_length(block: ModuleCall) -> bool:
     """Tell whether a block's logits have a factor that depends on how many tokens there are, such as log n.
 
-    The block is repeated without the last token.
+    The block is repeated without the last token, and once more with it: its factor may depend on earlier calls.
 
     Args:
         block: Its call. False where it cannot be run by itself, or where its attention runs several times.
@@ -348,10 +348,12 @@ def scales_with_length(block: ModuleCall) -> bool:
         calls.append((call.scale, call.query.clone(), call.key.clone()))
 
     with watching(block.module, watch, of_w=True):
-        outputs = _outputs(block, [x, x[:, :-1]])
-    if outputs is None or len(calls) != 2:
+        outputs = _outputs(block, [x, x[:, :-1], x])
+    if outputs is None or len(calls) != 3:
         return False
-    (scale, *usual), (other_scale, *shorter) = calls
+    (scale, *usual), (other_scale, *shorter), (third_scale, *repeated_call) = calls
+    if third_scale != scale or not all(map(torch.equal, usual, repeated_call)):
+        return False
     both = [_multiple(one, other) for one, other in zip(usual, shorter, strict=True)]
     multiples = [multiple for multiple in both if multiple is not None]
     if len(multiples) < len(both) or not other_scale:

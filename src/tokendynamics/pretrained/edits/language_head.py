@@ -157,6 +157,23 @@ def scored_ids(network: nn.Module, arguments: Mapping[str, Any]) -> int | None:
     return None
 
 
+def scores_last_place(network: nn.Module, arguments: Mapping[str, Any]) -> bool:
+    """Tell whether a network scores each row of its table of ids once for each input, as after the last token alone.
+
+    Args:
+        network: Any that scores no ids at each place; see `scored_ids`.
+        arguments: Of its forward pass, for two inputs.
+    """
+    ids = Pack((0, 1), dict(arguments)).ids
+    if ids is None:
+        return False
+    with quietly(network), torch.no_grad(), as_before(network):
+        output = network(**copied(arguments))
+    rows = {module.num_embeddings for module in network.modules() if isinstance(module, nn.Embedding)}
+    shapes = {shape for count in rows for shape in ((len(ids), count), (len(ids), 1, count))}
+    return any(tuple(tensor.shape) in shapes for tensor in tensors_given(output))
+
+
 class LanguageHead(Hooks):
     """The head of a network, for a ``with`` block; the network runs once for each reading, its last states replaced.
 
