@@ -63,8 +63,32 @@ class _Masked(_Model):
 
 
 class _OfTheLast(_Model):
+    """nanoGPT without targets."""
+
     def forward(self, idx: Tensor) -> Tensor:
         return self.head(self.followed(idx)[:, [-1]])
+
+
+class _CappedOfTheLast(_Model):
+    """Without an axis of places, with something behind the head."""
+
+    def forward(self, idx: Tensor) -> dict[str, Any]:
+        return {"scores": 5 * torch.tanh(self.head(self.followed(idx)[:, -1]) / 5)}
+
+
+class _OfTheLastByHand(_Model):
+    """The head is no module that reads the last state."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return self.followed(idx)[:, -1] @ self.head.weight.mT
+
+
+class _CentredOfTheLast(_Model):
+    """Over all places, there would be another centre than over the last alone."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        scores = self.head(self.followed(idx)[:, [-1]])
+        return scores * scores.abs().mean(dim=(1, 2), keepdim=True)
 
 
 class _Bidirectional(_Model):
@@ -163,17 +187,47 @@ def _rise_of_the_loss(network: Any, part: nn.Linear, columns: slice) -> float:
     return float(losses[1] - losses[0])
 
 
-@pytest.mark.parametrize("kind", [_OfTheLast, _Bidirectional, _LooksAhead, _Tags])
+def _of_prefixes(network: Any, ids: Tensor) -> Tensor:
+    """Return the scores after the last token of each beginning of a text."""
+    several = [network(ids[None, : place + 1]) for place in range(len(ids))]
+    return torch.cat([(given["scores"] if isinstance(given, dict) else given).reshape(1, -1) for given in several])
+
+
+@pytest.mark.parametrize("kind", [_OfTheLast, _CappedOfTheLast])
+def test_scores_of_the_last_place_are_a_loss_as_those_of_all_beginnings_of_a_text(kind: type[nn.Module]) -> None:
+    network, ckpt, texts = _loaded(kind)
+    changed = td.what_if(ckpt, texts, {"layer 2 attention": 0})
+    losses, slopes = [], []
+    for gate in (1.0, 1.01, 0.99, 0.0):
+        edited = copy.deepcopy(network).eval()
+        with torch.no_grad():
+            edited.blocks[1].out.weight.mul_(gate)
+            edited.blocks[1].out.bias.mul_(gate)
+            pairs = [(_of_prefixes(edited, ids), ids) for ids in _texts()]
+        each = [float(nn.functional.cross_entropy(scores[:-1].double(), ids[1:])) for scores, ids in pairs]
+        losses.append(np.mean(each))
+        slopes.append(np.mean(each[1::2]))
+    np.testing.assert_allclose(changed.loss.values, [losses[0], losses[3]], rtol=1e-5)
+    assert changed.attrs["no_loss"] == ""
+    sensitivity = td.levers(ckpt, texts, candidates=1).table.loss_sensitivity.values[1, 0]
+    assert sensitivity == pytest.approx((slopes[1] - slopes[2]) / 0.02, rel=2e-2)
+    with torch.no_grad():
+        ids = _of_prefixes(network.eval(), _texts()[3]).argmax(-1).tolist()
+    assert td.logit_lens(ckpt, _texts()[3]).token_id.values[-1].tolist() == ids
+
+
+@pytest.mark.parametrize("kind", [_OfTheLastByHand, _CentredOfTheLast, _Bidirectional, _LooksAhead, _Tags])
 def test_scores_that_do_not_predict_the_next_token_are_no_loss(kind: type[nn.Module]) -> None:
     _, ckpt, texts = _loaded(kind)
     changed = td.what_if(ckpt, texts, {"layer 2 attention": 0})
     assert np.isnan(changed.loss.values).all()
     causal = "it is not known to predict the next token from earlier ones alone"
-    words = {_Bidirectional: causal, _OfTheLast: "its head scores what follows the last token alone, not each token"}
+    last = "its head scores what follows the last token alone, not each token"
+    words = {_Bidirectional: causal, _OfTheLastByHand: last, _CentredOfTheLast: last}
     assert changed.attrs["no_loss"] == words.get(kind, "no head that predicts the next token was found")
 
 
-@pytest.mark.parametrize("kind", [_OfTheLast, _Bidirectional])
+@pytest.mark.parametrize("kind", [_OfTheLastByHand, _Bidirectional])
 def test_the_page_says_why_the_loss_is_unknown(kind: type[nn.Module]) -> None:
     _, ckpt, texts = _loaded(kind)
     levers = td.levers(ckpt, texts)

@@ -38,6 +38,7 @@ from tokendynamics.pretrained.edits.language_head import (
     no_head,
     scored_ids,
     scores_last_place,
+    scoring_each_place,
     with_language_head,
 )
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
@@ -369,7 +370,7 @@ class Checkpoint:
             yield from self._streamed_states(packs)
             return
         network = self.model
-        whole, vocabulary = (self.whole, self._scored) if logits and self.causal else (network, None)
+        whole, vocabulary = (self._scoring or network, self._scored) if logits and self.causal else (network, None)
         with evaluating(whole):
             for pack in packs:
                 with refusing(self._not_run), self.as_varied():
@@ -543,7 +544,7 @@ class Checkpoint:
             CheckpointError: It is streamed, or the parts of a block were not found.
         """
         self._check_in_memory()
-        vocabulary, whole = (self._scored, self.with_head) if self.causal else (None, None)
+        vocabulary, whole = (self._scored, self._scoring) if self.causal else (None, None)
         return GatedNetwork(self.model, self.layout, self.name, vocabulary, whole, self.as_varied())
 
     def varied(self, variant: VariantLike, network: nn.Module | None = None) -> VariedNetwork:
@@ -630,7 +631,7 @@ class Checkpoint:
             CheckpointError: It is streamed, or has no language head.
         """
         self._check_in_memory()
-        whole, vocabulary = self.with_head, self._scored
+        whole, vocabulary = self._scoring, self._scored
         if whole is None or vocabulary is None:
             raise CheckpointError(no_head(self.name))
         return LanguageHead(whole, self.model, self.layout, pack, vocabulary, self.name)
@@ -677,7 +678,22 @@ class Checkpoint:
         if self.architecture.vocabulary is not None or self._network.inputs is None:
             return self.architecture.vocabulary
         with refusing(self._not_run):
-            return scored_ids(self.model, self._network.inputs(2))
+            return scored_ids(self._scoring or self.model, self._network.inputs(2))
+
+    @cached_property
+    def _scoring(self) -> nn.Module | None:
+        """The network with its language head, which scores each place also where by itself it scores the last alone."""
+        if self.architecture.vocabulary is None and self._network.inputs is not None and self._follows_itself:
+            with refusing(self._not_run):
+                each_place = scoring_each_place(self.model, self.layout.end, self._network.inputs(2))
+            if each_place is not None:
+                return each_place
+        return self.with_head
+
+    @property
+    def _follows_itself(self) -> bool:
+        """Whether no state depends on a later token, and the states are those of the tokens of its input."""
+        return self.causal and self.layout.first_token is None and self.layout.streams == 1
 
     @cached_property
     def scores_last_place(self) -> bool:

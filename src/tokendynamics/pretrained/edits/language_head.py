@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -133,18 +134,9 @@ def scored_ids(network: nn.Module, arguments: Mapping[str, Any]) -> int | None:
     ids = Pack((0, 1), dict(arguments)).ids
     if ids is None or ids.shape[1] < _FEWEST_TO_SCORE:
         return None
-    rows: list[int] = []
-
-    def note(table: nn.Module, given: tuple[Any, ...]) -> None:
-        if given and isinstance(given[0], Tensor) and given[0].shape == ids.shape and bool((given[0] == ids).all()):
-            rows.append(int(cast("nn.Embedding", table).num_embeddings))
-
-    with Hooks() as hooks, quietly(network), torch.no_grad():
-        for table in (module for module in network.modules() if isinstance(module, nn.Embedding)):
-            hooks.callback(table.register_forward_pre_hook(note).remove)
-        with as_before(network):
-            output = network(**copied(arguments))
-        for count in dict.fromkeys(rows):
+    with quietly(network), torch.no_grad():
+        output, rows = _given_and_rows(network, arguments, ids)
+        for count in rows:
             scores, changed = logits_of(output, ids, count), ids.clone()
             changed[:, -1] = (ids[:, -1] + 1) % count
             other = {name: changed if value is ids else value for name, value in arguments.items()}
@@ -157,21 +149,144 @@ def scored_ids(network: nn.Module, arguments: Mapping[str, Any]) -> int | None:
     return None
 
 
+def _given_and_rows(network: nn.Module, arguments: Mapping[str, Any], ids: Tensor) -> tuple[Any, list[int]]:
+    """Return what a network gives, and the numbers of rows of the tables that read its ids."""
+    rows: list[int] = []
+
+    def note(table: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor) and given[0].shape == ids.shape and bool((given[0] == ids).all()):
+            rows.append(int(cast("nn.Embedding", table).num_embeddings))
+
+    with Hooks() as hooks, as_before(network):
+        for table in (module for module in network.modules() if isinstance(module, nn.Embedding)):
+            hooks.callback(table.register_forward_pre_hook(note).remove)
+        output = network(**copied(arguments))
+    return output, list(dict.fromkeys(rows))
+
+
 def scores_last_place(network: nn.Module, arguments: Mapping[str, Any]) -> bool:
     """Tell whether a network scores each row of its table of ids once for each input, as after the last token alone.
 
     Args:
-        network: Any that scores no ids at each place; see `scored_ids`.
+        network: Any.
         arguments: Of its forward pass, for two inputs.
     """
     ids = Pack((0, 1), dict(arguments)).ids
-    if ids is None:
+    if ids is None or ids.shape[1] < _FEWEST_TO_SCORE:
         return False
-    with quietly(network), torch.no_grad(), as_before(network):
-        output = network(**copied(arguments))
-    rows = {module.num_embeddings for module in network.modules() if isinstance(module, nn.Embedding)}
-    shapes = {shape for count in rows for shape in ((len(ids), count), (len(ids), 1, count))}
-    return any(tuple(tensor.shape) in shapes for tensor in tensors_given(output))
+    with quietly(network), torch.no_grad():
+        output, rows = _given_and_rows(network, arguments, ids)
+    return any(_last_scores(output, len(ids), count) is not None for count in rows)
+
+
+def _last_scores(output: Any, inputs: int, vocabulary: int) -> Tensor | None:
+    """Return the scores (input, vocabulary) after the last token among what a network gave; None where there are none.
+
+    >>> _last_scores((torch.zeros(2, 1, 7), None), 2, 7).shape
+    torch.Size([2, 7])
+    """
+    shapes = ((inputs, vocabulary), (inputs, 1, vocabulary))
+    scores = next((tensor for tensor in tensors_given(output) if tensor.shape in shapes), None)
+    return None if scores is None else scores.reshape(inputs, vocabulary)
+
+
+class EachPlace(nn.Module):
+    """A network whose head scores what follows each token, where by itself it scores the place after the last alone.
+
+    Attributes:
+        network: The one that runs; its modules are shared.
+
+    Args:
+        network: Its head reads the last of the states that another module gives.
+        end: Name of that module.
+        head: Name of the module that reads one state for each input; here it reads all of them.
+    """
+
+    def __init__(self, network: nn.Module, end: str, head: str) -> None:
+        super().__init__()
+        self.network, self._end, self._head = network, end, head
+        if hasattr(network, "config"):
+            self.config: Any = network.config
+
+    def forward(self, **arguments: Any) -> Any:
+        """Run the network with all states before its head."""
+        kept: list[Tensor] = []
+
+        def of_all(last: Tensor) -> Tensor | None:
+            states = kept[-1] if kept else None
+            return states if states is not None and _is_last_of(states, last) else None
+
+        with Hooks() as hooks:
+            hooks.after(self.network.get_submodule(self._end), kept.append)
+            hooks.before(self.network.get_submodule(self._head), of_all)
+            return self.network(**arguments)
+
+
+def _is_last_of(states: Tensor, last: Tensor) -> bool:
+    """Return whether some states are the last one of each input, with an axis of one place or without."""
+    if states.ndim != 3 or last.shape not in ((len(states), states.shape[-1]), (len(states), 1, states.shape[-1])):
+        return False
+    return torch.equal(last.reshape(len(states), -1), states[:, -1])
+
+
+def scoring_each_place(network: nn.Module, end: str, arguments: Mapping[str, Any]) -> EachPlace | None:
+    """Return a network that scores each place, for one that scores the last; None where that is not possible.
+
+    Its scores at a place are those that the network gives for the tokens up to there: tried at some places.
+
+    Args:
+        network: Any of which no state depends on a later token.
+        end: Name of the module that gives the last states.
+        arguments: Of its forward pass, for two inputs.
+    """
+    if not scores_last_place(network, arguments):
+        return None
+    kept, heads = list[Tensor](), list[str]()
+
+    def note(name: str, states: Tensor) -> None:
+        if kept and _is_last_of(kept[-1], states):
+            heads.append(name)
+
+    with Hooks() as hooks, quietly(network), torch.no_grad(), as_before(network):
+        hooks.after(network.get_submodule(end), kept.append)
+        for name, module in network.named_modules():
+            if next(module.children(), None) is None:
+                hooks.before(module, partial(note, name))
+        network(**copied(arguments))
+    if not heads:
+        return None
+    whole = EachPlace(network, end, heads[0])
+    return whole if _scores_as_prefixes(whole, arguments) else None
+
+
+def _scores_as_prefixes(whole: EachPlace, arguments: Mapping[str, Any]) -> bool:
+    """Whether the scores at a place are the last ones that the network itself gives for the tokens up to there."""
+    ids, vocabulary = Pack((0, 1), dict(arguments)).ids, scored_ids(whole, arguments)
+    if ids is None or vocabulary is None:
+        return False
+    with quietly(whole), torch.no_grad():
+        try:
+            with as_before(whole):
+                scores = logits_of(whole(**copied(arguments)), ids, vocabulary)
+            for place in range(0, ids.shape[1], 1 + ids.shape[1] // _PREFIXES):
+                prefix = {
+                    name: value[:, : place + 1] if isinstance(value, Tensor) and value.shape[:2] == ids.shape else value
+                    for name, value in arguments.items()
+                }
+                with as_before(whole):
+                    last = _last_scores(whole.network(**copied(prefix)), len(ids), vocabulary)
+                if scores is None or last is None or not torch.allclose(last, scores[:, place], 1e-3, _OF_SCORES):
+                    return False
+        except Exception:  # what a network of the user's own raises for other numbers of tokens
+            return False
+    return True
+
+
+_PREFIXES = 8
+"""Prefixes that are tried at most."""
+
+_OF_SCORES = 1e-4
+"""Difference of two scores, beside a thousandth of them, that is rounding."""
 
 
 class LanguageHead(Hooks):
