@@ -204,9 +204,9 @@ def test_scores_of_the_last_place_are_a_loss_as_those_of_all_beginnings_of_a_tex
             edited.blocks[1].out.weight.mul_(gate)
             edited.blocks[1].out.bias.mul_(gate)
             pairs = [(_of_prefixes(edited, ids), ids) for ids in _texts()]
-        each = [float(nn.functional.cross_entropy(scores[:-1].double(), ids[1:])) for scores, ids in pairs]
-        losses.append(np.mean(each))
-        slopes.append(np.mean(each[1::2]))
+        of_texts = [float(nn.functional.cross_entropy(scores[:-1].double(), ids[1:])) for scores, ids in pairs]
+        losses.append(np.mean(of_texts))
+        slopes.append(np.mean(of_texts[1::2]))
     np.testing.assert_allclose(changed.loss.values, [losses[0], losses[3]], rtol=1e-5)
     assert changed.attrs["no_loss"] == ""
     sensitivity = td.levers(ckpt, texts, candidates=1).table.loss_sensitivity.values[1, 0]
