@@ -15,6 +15,7 @@ import torch
 import tokendynamics as td
 from diagnosis.test_heads import ids_of, network_of
 from report.reading import page_of
+from tokendynamics.cli._diagnose import show
 from tokendynamics.cli._output import Output
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.pretrained.other_libraries import silenced
@@ -34,7 +35,7 @@ def plain(text: str) -> str:
 def test_every_surface_has_the_same_three_lines(diagnosis: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
     lines = diagnosis.verdict.lines
     assert [name for name, _ in lines] == ["What", "Why", "What to do"]
-    Output(as_json=False).show(diagnosis, None)
+    show(Output(as_json=False), diagnosis, None)
     surfaces = [
         page_of(diagnosis),
         diagnosis._repr_html_(),

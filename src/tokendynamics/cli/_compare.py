@@ -125,7 +125,7 @@ def compare_command(
         comparison = compare(
             *ckpts, texts=prompts, **chosen, threads=threads, command=command_line(), progress=progress
         )
-    comparison, undrawn = saved(comparison, folder, results, WRITER)
+    comparison, undrawn = saved(comparison, folder, results)
     _show(output, comparison, None if undrawn else folder / PAGE)
     code = limits.code_for(list(zip(comparison.models, comparison.verdicts, comparison.traces, strict=True))[1:])
     if undrawn:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 from click.core import ParameterSource
+from rich.table import Table
+from rich.text import Text
 
 from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
 from tokendynamics.cli._options import Counting, Limits, Loading, OutFolder, Results, as_file_name, check_writable
 from tokendynamics.cli._prompts import Cutting, Prompts, named_prompts
 from tokendynamics.cli._signature import VARIANTS, Layers, Option, Positive, Variants, command
-from tokendynamics.cli._terminal import command_line
+from tokendynamics.cli._terminal import Console, command_line, table
+from tokendynamics.words import count, fixed, number, plural
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from tokendynamics.cli._output import Output
+    from tokendynamics.diagnosis import Diagnosis
+
+_COLUMNS = (
+    "κ′ is the within-{noun} similarity, on which most states rest; cosine the mean over pairs of tokens; E is 1 − "
+    "mean |cosine| with the first token; rank the effective rank of tokens scaled to length 1; norm the median; "
+    "massive how many tokens are left out."
+)
+_MOST_ROWS = 12
 
 
 def _as_baseline(context: click.Context, parameter: click.Parameter, value: bool | None) -> str | None:
@@ -124,9 +140,75 @@ def diagnose_command(
     with output.progress() as progress:
         chosen = {**vars(measuring), **vars(counting), **vars(cutting), "chat": texts.chat, "threads": threads}
         diagnosis = diagnose(ckpt, images or prompts, **chosen, command=command_line(), progress=progress)
-    diagnosis, undrawn = saved(diagnosis, folder, results, WRITER)
-    output.show(diagnosis, None if undrawn else folder / PAGE)
+    diagnosis, undrawn = saved(diagnosis, folder, results)
+    show(output, diagnosis, None if undrawn else folder / PAGE)
     code = limits.code_for([(ckpt.name, diagnosis.verdict, diagnosis.trace)])
     if undrawn:
         raise undrawn
     return code
+
+
+def show(output: Output, diagnosis: Diagnosis, report: Path | None) -> None:
+    """Print the verdict, a table of layers, and the path of the report, or the form that was asked for.
+
+    Args:
+        output: Says which form.
+        diagnosis: What is printed.
+        report: The page; None if it could not be drawn.
+    """
+    from tokendynamics.cli._output import UNDRAWN
+    from tokendynamics.diagnosis.result import deeper_in_words, further_in_words, summary
+
+    if output.in_a_form(diagnosis, summary(diagnosis), report):
+        return
+    model, console = diagnosis.model, Console(highlight=False)
+    heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # 0 where no attention can be read
+    heading = f"{model['name']}: {plural(model['layers'], 'layer')} × {heads}dim {model['dim']}"
+    console.print(Text(f"\n{heading}, {count(model['parameters'])} parameters\n", style="bold"))
+    for name, text in diagnosis.verdict.lines:
+        console.print(Text(f"{name}: ", style="bold").append(Text(text, style="not bold")), soft_wrap=False)
+    console.print()
+    for text in further_in_words(diagnosis):
+        console.print(Text("• ").append(text), soft_wrap=False)
+    if diagnosis.deeper is not None:
+        first, *others = deeper_in_words(diagnosis)
+        console.print(Text("\nDeeper: ", style="bold").append(Text(first, style="not bold")))
+        for sentence in others:
+            console.print(Text("• ").append(sentence), soft_wrap=False)
+    console.print()
+    console.print(_layer_table(diagnosis))
+    console.print(Text(_COLUMNS.format(noun=diagnosis.trace.attrs["prompt_noun"])))
+    console.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(diagnosis.files) or 'beside it'}"))
+
+
+def _layer_table(diagnosis: Diagnosis) -> Table:
+    import numpy as np
+
+    from tokendynamics.diagnosis.verdict import mean_over_prompts
+
+    averaged = mean_over_prompts(diagnosis.trace)
+    last = averaged.sizes["layer"] - 1
+    prompts = diagnosis.trace.sizes["prompt"]
+    columns = ("layer", "κ′", "cosine", "E", "rank", "norm", "massive", "state")
+    title = f"Mean over {plural(prompts, 'prompt')}, without massive tokens except in E"
+    shown = table(*columns, left=("state",), title=title)
+    for layer in sorted({round(float(place)) for place in np.linspace(0, last, min(last + 1, _MOST_ROWS))}):
+        site = averaged.sel(layer=layer, site="feed_forward")
+        effect = "" if layer == 0 else diagnosis.verdict.layers[layer - 1]
+        shown.add_row(str(layer), *_cells(site, averaged.massive_count[layer].item()), effect)
+    final = averaged.sel(layer=last, site="final_norm")
+    if not np.isnan(final.norm_median.sel(sinks="kept")):
+        shown.add_row("norm", *_cells(final, None), diagnosis.verdict.final_norm or "")
+    return shown
+
+
+def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:
+    kept, removed = site.sel(sinks="kept"), site.sel(sinks="removed")
+    return [
+        fixed(float(removed.consensus_relative), 3),
+        fixed(float(removed.mean_pair_cosine), 3),
+        fixed(float(kept.consensus_first), 3),
+        fixed(float(removed.effective_rank_unit_rows)),
+        number(float(removed.norm_median)),
+        "" if sinks is None else fixed(sinks, 1),
+    ]

@@ -7,27 +7,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-import numpy as np
-import xarray as xr
-from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._interrupted import PAGE
 from tokendynamics.cli._options import Results
-from tokendynamics.cli._terminal import Console, echo, echo_json, table
-from tokendynamics.diagnosis import Comparison, Diagnosis, repeated_texts
-from tokendynamics.diagnosis.result import deeper_in_words, further_in_words, summary
-from tokendynamics.diagnosis.verdict import mean_over_prompts
+from tokendynamics.cli._terminal import Console, echo, echo_json
 from tokendynamics.numerics.errors import PageError
 from tokendynamics.provenance.owned import written_in
 from tokendynamics.provenance.progress import Progress, bar
 from tokendynamics.provenance.whole import whole_folder
-from tokendynamics.words import count, fixed, number, plural
+from tokendynamics.results.result import StoredResult
 
-_Written = TypeVar("_Written", Diagnosis, Comparison)
-_MOST_ROWS = 12
+_Written = TypeVar("_Written", bound=StoredResult)
 
 _MOST_NOTES = 5
 """Most repeated prompts that are named."""
@@ -46,15 +39,15 @@ def attempted(write: Callable[[], object]) -> PageError | None:
     return None
 
 
-def saved(result: _Written, folder: Path, results: Results, writer: str) -> tuple[_Written, PageError | None]:
+def saved(result: _Written, folder: Path, results: Results) -> tuple[_Written, PageError | None]:
     """Write data and page, each completely or not at all, since the data are complete without the page.
 
     Returns:
         The results with the names of the data files; and the error if there is no page, to be raised after the results
         are printed.
     """
-    result = replace(result, files=result.file_names(results.data_format))
-    put = partial(whole_folder, folder, result.manifest, writer, overwrite=results.overwrite, argument="--out")
+    result = replace(cast("Any", result), files=result.file_names(results.data_format))
+    put = partial(whole_folder, folder, result.manifest, result.WRITER, overwrite=results.overwrite, argument="--out")
     with put() as made:
         result.write_data(made, results.data_format)
 
@@ -71,13 +64,6 @@ def saved_in(folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in sorted(written.entries)) if written else ()
 
 
-_COLUMNS = (
-    "κ′ is the within-{noun} similarity, on which most states rest; cosine the mean over pairs of tokens; E is 1 − "
-    "mean |cosine| with the first token; rank the effective rank of tokens scaled to length 1; norm the median; "
-    "massive how many tokens are left out."
-)
-
-
 class Output:
     """Progress and results in the terminal; with `as_json` or `markdown`, standard output holds only that.
 
@@ -90,7 +76,6 @@ class Output:
     def __init__(self, as_json: bool, quiet: bool = False, markdown: bool = False) -> None:
         self.as_json, self.markdown, self.quiet = as_json, markdown, quiet
         self._messages = Console(stderr=True, highlight=False)
-        self._results = Console(highlight=False)
 
     def say(self, message: str) -> None:
         """Write one line to standard error without delay."""
@@ -100,6 +85,8 @@ class Output:
 
     def note_repeated(self, texts: Mapping[str, str]) -> None:
         """Name the first prompts that repeat each other, since copies are not separate observations."""
+        from tokendynamics.diagnosis import repeated_texts
+
         for repeated in repeated_texts(texts)[:_MOST_NOTES]:
             self.say(f"note: {repeated.text}")
 
@@ -119,67 +106,10 @@ class Output:
 
         yield announce
 
-    def in_a_form(self, result: Diagnosis | Comparison, record: Mapping[str, Any], report: Path | None) -> bool:
+    def in_a_form(self, result: StoredResult, record: Mapping[str, Any], report: Path | None) -> bool:
         """Print a result in the form that was asked for; return whether nothing else is to be printed."""
         if self.as_json:
             echo_json({**record, "report": report and str(report)})
         elif self.markdown:
             echo(result.markdown())
         return self.as_json or self.markdown or self.quiet
-
-    def show(self, diagnosis: Diagnosis, report: Path | None) -> None:
-        """Print the verdict, a table of layers, and the path of the report."""
-        if self.in_a_form(diagnosis, summary(diagnosis), report):
-            return
-        model = diagnosis.model
-        heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # 0 where no attention can be read
-        heading = f"{model['name']}: {plural(model['layers'], 'layer')} × {heads}dim {model['dim']}"
-        self._results.print(Text(f"\n{heading}, {count(model['parameters'])} parameters\n", style="bold"))
-        for name, text in diagnosis.verdict.lines:
-            self._results.print(Text(f"{name}: ", style="bold").append(Text(text, style="not bold")), soft_wrap=False)
-        self._results.print()
-        for text in further_in_words(diagnosis):
-            self._results.print(Text("• ").append(text), soft_wrap=False)
-        self._show_deeper(diagnosis)
-        self._results.print()
-        self._results.print(_layer_table(diagnosis))
-        self._results.print(Text(_COLUMNS.format(noun=diagnosis.trace.attrs["prompt_noun"])))
-        self._results.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(diagnosis.files) or 'beside it'}"))
-
-    def _show_deeper(self, diagnosis: Diagnosis) -> None:
-        """Print the results of repeated passes, if there are any."""
-        if diagnosis.deeper is None:
-            return
-        first, *others = deeper_in_words(diagnosis)
-        self._results.print(Text("\nDeeper: ", style="bold").append(Text(first, style="not bold")))
-        for sentence in others:
-            self._results.print(Text("• ").append(sentence), soft_wrap=False)
-
-
-def _layer_table(diagnosis: Diagnosis) -> Table:
-    averaged = mean_over_prompts(diagnosis.trace)
-    last = averaged.sizes["layer"] - 1
-    prompts = diagnosis.trace.sizes["prompt"]
-    columns = ("layer", "κ′", "cosine", "E", "rank", "norm", "massive", "state")
-    title = f"Mean over {plural(prompts, 'prompt')}, without massive tokens except in E"
-    shown = table(*columns, left=("state",), title=title)
-    for layer in sorted({round(float(place)) for place in np.linspace(0, last, min(last + 1, _MOST_ROWS))}):
-        site = averaged.sel(layer=layer, site="feed_forward")
-        effect = "" if layer == 0 else diagnosis.verdict.layers[layer - 1]
-        shown.add_row(str(layer), *_cells(site, averaged.massive_count[layer].item()), effect)
-    final = averaged.sel(layer=last, site="final_norm")
-    if not np.isnan(final.norm_median.sel(sinks="kept")):
-        shown.add_row("norm", *_cells(final, None), diagnosis.verdict.final_norm or "")
-    return shown
-
-
-def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:
-    kept, removed = site.sel(sinks="kept"), site.sel(sinks="removed")
-    return [
-        fixed(float(removed.consensus_relative), 3),
-        fixed(float(removed.mean_pair_cosine), 3),
-        fixed(float(kept.consensus_first), 3),
-        fixed(float(removed.effective_rank_unit_rows)),
-        number(float(removed.norm_median)),
-        "" if sinks is None else fixed(sinks, 1),
-    ]
