@@ -364,7 +364,11 @@ def streams_of(blocks: Sequence[BlockCall]) -> int:
 
 
 def _chained(network: nn.Module, recorded: Pass) -> list[ModuleCall]:
-    """Return the calls of the longest list of modules each of which reads what the one before it gave."""
+    """Return the calls of the longest list of modules each of which reads what the one before it gave.
+
+    Without such a list, they are the most modules of one class in a row in an nn.Sequential, which may also hold
+    embeddings and heads.
+    """
     best: list[ModuleCall] = []
     for name, module in network.named_modules():
         if isinstance(module, nn.ModuleList):
@@ -378,6 +382,8 @@ def _chained(network: nn.Module, recorded: Pass) -> list[ModuleCall]:
             if chained and len(calls) > len(best) and calls[0].x is not None and calls[0].x.shape == calls[0].y.shape:
                 best = calls
     if not best:
+        best = _in_a_row(network, recorded)
+    if not best:
         wanted = "a list of blocks (an nn.ModuleList whose modules read what the one before them gave)"
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none"))
     outside = _alike_outside(network, recorded, best)
@@ -387,12 +393,37 @@ def _chained(network: nn.Module, recorded: Pass) -> list[ModuleCall]:
     return best
 
 
+def _in_a_row(network: nn.Module, recorded: Pass) -> list[ModuleCall]:
+    """Return the calls of the most modules of one class that stand in a row in an nn.Sequential; empty without two.
+
+    They hold other modules, and give states of the shape of those that they read.
+    """
+    best: list[ModuleCall] = []
+    calls: dict[nn.Module, list[ModuleCall]] = {}
+    for call in recorded.calls:
+        calls.setdefault(call.module, []).append(call)
+    for module in network.modules():
+        row: list[ModuleCall] = []
+        for child in module.children() if isinstance(module, nn.Sequential) else ():
+            call = calls[child][0] if len(calls.get(child, ())) == 1 else None
+            is_block = call is not None and call.x is not None and call.x.ndim == 3 and call.x.shape == call.y.shape
+            if call is None or not is_block or next(child.children(), None) is None:
+                row = []
+                continue
+            row = [*row, call] if row and type(child) is type(row[-1].module) and call.reads_from(row[-1]) else [call]
+            best = row if len(row) > max(1, len(best)) else best
+    return best
+
+
 def _alike_outside(network: nn.Module, recorded: Pass, blocks: Sequence[ModuleCall]) -> int:
     """Return how many calls of blocks of the same class stand in other lists: Funnel and CANINE pool tokens between."""
     kind = type(blocks[0].module)
     if next(blocks[0].module.children(), None) is None:
         return 0
-    listed = {child for module in network.modules() if isinstance(module, nn.ModuleList) for child in module.children()}
+    lists = [module for module in network.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
+    if any(blocks[0].module in module.children() for module in lists if isinstance(module, nn.ModuleList)):
+        lists = [module for module in lists if isinstance(module, nn.ModuleList)]
+    listed = {child for module in lists for child in module.children()}
     calls = [call for call in recorded.calls if type(call.module) is kind and call.module in listed]
     return sum(not any(call is block or call.is_inside(block) for block in blocks) for call in calls)
 
