@@ -33,11 +33,11 @@ def activations_kept() -> Iterator[None]:
     They would otherwise run again in the backward pass, when the gates of the pass are gone.
     """
     module: Any = checkpointing
-    thread, former, former_steps = (
-        get_ident(),
-        module.CheckpointFunction,
-        module._checkpoint_without_reentrant_generator,
-    )
+    names = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
+    if not all(hasattr(module, name) for name in names):  # of another version of PyTorch: its own errors are passed on
+        yield
+        return
+    thread, (former, former_steps) = get_ident(), [getattr(module, name) for name in names]
 
     class Kept:
         """Takes the place of the function that drops activations."""
@@ -55,10 +55,10 @@ def activations_kept() -> Iterator[None]:
             yield from former_steps(*arguments, **named)
 
     try:
-        module.CheckpointFunction, module._checkpoint_without_reentrant_generator = Kept, steps
+        vars(module).update(zip(names, (Kept, steps), strict=True))
         yield
     finally:
-        module.CheckpointFunction, module._checkpoint_without_reentrant_generator = former, former_steps
+        vars(module).update(zip(names, (former, former_steps), strict=True))
 
 
 class OwnTokens(ExitStack):
