@@ -34,7 +34,6 @@ OWN = Statement(
     name="no rise",
     title="tokens of a half space draw together",
     equations="",
-    erratum="",
     structure=lambda flow: (Hypothesis("one head", flow.heads == 1, None, 0.0, f"it has {flow.heads}"),),
     hypotheses=positive,
     predict=lambda flow, start: Prediction("the diameter does not rise", limit="none"),

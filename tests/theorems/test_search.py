@@ -35,7 +35,6 @@ def at_most(limit: float) -> Statement:
         name="no entry is large",
         title="",
         equations="",
-        erratum="",
         structure=lambda flow: (),
         hypotheses=lambda flow, start: (),
         predict=lambda flow, start: Prediction("entries stay small", limit="none"),

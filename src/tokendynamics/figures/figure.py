@@ -103,7 +103,8 @@ class Table:
     def __post_init__(self) -> None:
         """Round the reals that are shown, each column to one number of decimal places."""
         if any(cell.unrounded for row in self.shown for cell in row):
-            object.__setattr__(self, "rows" if self.folded is None else "folded", _rounded(self.shown))
+            rounded = zip(*map(_rounded_column, zip(*self.shown, strict=True)), strict=True)
+            object.__setattr__(self, "rows" if self.folded is None else "folded", tuple(rounded))
 
     @property
     def shown(self) -> tuple[tuple[Cell, ...], ...]:
@@ -237,18 +238,15 @@ def _cell(value: Given) -> Cell:
     return Cell(text, _sort(value, text), undefined=text == UNDEFINED, value=value, unrounded=True)
 
 
-def _rounded(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(zip(*map(_rounded_column, zip(*rows, strict=True)), strict=True))
-
-
 def _rounded_column(entries: tuple[Cell, ...]) -> tuple[Cell, ...]:
     reals = [entry.value if isinstance(entry.value, float) else None for entry in entries if entry.unrounded]
     texts = iter(column(reals, DIGITS))
-    return tuple(_with_text(entry, next(texts)) if entry.unrounded else entry for entry in entries)
-
-
-def _with_text(cell: Cell, text: str) -> Cell:
-    return replace(cell, text=text, sort=_sort(cell.value, text), unrounded=False)
+    return tuple(
+        replace(entry, text=(text := next(texts)), sort=_sort(entry.value, text), unrounded=False)
+        if entry.unrounded
+        else entry
+        for entry in entries
+    )
 
 
 def _sort(value: Value, text: str) -> str | None:

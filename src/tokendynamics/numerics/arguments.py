@@ -415,8 +415,9 @@ def _from_lists(value: Any, argument: str) -> Tensor:
     wanted = "a tensor, an array or nested lists of equal length"
     try:
         array = np.asarray(value)
-        if array.dtype.kind == "O" and all(_is_real(entry) for entry in array.flat):
-            array = array.astype(np.float64)
+        if array.dtype.kind == "O":
+            reals = all(isinstance(entry, Real) and not isinstance(entry, bool | np.bool_) for entry in array.flat)
+            array = array.astype(np.float64) if reals else array
     except Exception as error:  # whatever an object's own way to become an array raises
         reason = " ".join(str(error).split())
         raise ArgumentTypeError(argument, wanted, f"{type(value).__name__} ({shown(reason)[1:-1]})") from error
@@ -426,10 +427,6 @@ def _from_lists(value: Any, argument: str) -> Tensor:
         came = f"{type(value).__name__} of {shown(value) if array.ndim == 0 else shown_dtype(array)}"
         raise ArgumentTypeError(argument, wanted + " of real numbers", came)
     return torch.as_tensor(array.astype(np.float64))
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
 
 
 def generator(seed: int) -> torch.Generator:

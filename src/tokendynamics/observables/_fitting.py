@@ -21,10 +21,10 @@ def fitting_matrix(states: Tensor, matrix: ArrayLike, argument: str) -> Tensor:
     return _beside(states, form)
 
 
-def fitting_metric(states: Tensor, metric: ArrayLike, argument: str = "metric") -> Tensor:
+def fitting_metric(states: Tensor, metric: ArrayLike) -> Tensor:
     """Return `metric` as `fitting_matrix` does; refused unless it is symmetric positive definite."""
-    form = fitting_matrix(states, metric, argument)
-    check_positive_definite(form, argument, as_square(metric, argument).dtype)
+    form = fitting_matrix(states, metric, "metric")
+    check_positive_definite(form, "metric", as_square(metric, "metric").dtype)
     return form
 
 

@@ -283,7 +283,9 @@ def apart(network: nn.Module) -> Iterator[None]:
         return
     with _changing:
         turned = {attention for module in modules for attention in _turned_attentions(module)}
-        inner = [[child for child in module.children() if _is_attention(child)] for module in modules]
+        inner = [
+            [child for child in module.children() if isinstance(child, nn.MultiheadAttention)] for module in modules
+        ]
         beside = {attention for several in inner if len(several) > 1 for attention in several}
         changed = [module for module in modules if _enter(module, turned, beside)]
     try:
@@ -292,10 +294,6 @@ def apart(network: nn.Module) -> Iterator[None]:
         with _changing:
             for module in changed:
                 _leave(module)
-
-
-def _is_attention(module: nn.Module) -> bool:
-    return isinstance(module, nn.MultiheadAttention)
 
 
 def _enter(module: nn.Module, turned: Collection[nn.Module], beside: Collection[nn.Module]) -> bool:

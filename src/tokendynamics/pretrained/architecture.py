@@ -138,9 +138,7 @@ def as_layer(value: Any, count: int, argument: str = "layer") -> int:
     return layer
 
 
-def as_layers(
-    values: Iterable[Any] | None, count: int, argument: str = "layers", default: Sequence[int] | None = None
-) -> list[int]:
+def as_layers(values: Iterable[Any] | None, count: int, default: Sequence[int] | None = None) -> list[int]:
     """Return the numbers of several blocks in the order given; for None `default`, or all of 1 … `count`.
 
     Raises:
@@ -152,7 +150,7 @@ def as_layers(
     """
     if values is None:
         return list(range(1, count + 1) if default is None else default)
-    chosen = [as_layer(value, count, argument) for value in whole_numbers(values, argument)]
+    chosen = [as_layer(value, count, "layers") for value in whole_numbers(values, "layers")]
     if not chosen:
-        raise ArgumentValueError(argument, f"layers from 1 to {count}", "none")
+        raise ArgumentValueError("layers", f"layers from 1 to {count}", "none")
     return chosen

@@ -76,7 +76,7 @@ def weight_is_a_method(module: nn.Module) -> bool:
     return inspect.ismethod(getattr(module, "weight", None))
 
 
-def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
+def empty_network(config: Any) -> Any:
     """Return the base model (no output head) on torch's meta device, which stores shapes and no values.
 
     Raises:
@@ -96,7 +96,7 @@ def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
 
     # The model classes raise whatever an impossible size leads to, and some draw values for what then is thrown away.
     with refusing(refusal), silenced(), torch.random.fork_rng(devices=[]), torch.device("meta"):
-        return AutoModel.from_config(config, dtype=dtype, trust_remote_code=False, **options)
+        return AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False, **options)
 
 
 def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.Module]:

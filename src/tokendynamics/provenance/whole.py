@@ -90,14 +90,13 @@ def settle_results(path: str | Path, argument: str = "folder") -> None:
         raise ArgumentValueError(argument, "the results of one run", came, advice)
 
 
-def check_unchanged(folder: Path, argument: str = "folder") -> None:
+def check_unchanged(folder: Path) -> None:
     """Refuse results whose data are not those that were written, by the SHA-256 of each file in their manifest.
 
     A damaged store may be readable, with other numbers in it.
 
     Args:
         folder: Of results; one without a manifest has nothing to compare with.
-        argument: What it is called in the message.
 
     Raises:
         ArgumentValueError: The first file is named.
@@ -106,7 +105,7 @@ def check_unchanged(folder: Path, argument: str = "folder") -> None:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         wanted = f"the data files that were written, by their SHA-256 in {MANIFEST}"
         advice = f"copy the folder again or repeat the run; if you edited the data, remove {MANIFEST}"
-        raise ArgumentValueError(argument, wanted, f"another {folder / changed[0]}{more}", advice)
+        raise ArgumentValueError("folder", wanted, f"another {folder / changed[0]}{more}", advice)
 
 
 @contextmanager

@@ -112,7 +112,6 @@ def first_rows(caption: str, columns: tuple[str, ...], rows: list[tuple[Cell, ..
 
 
 HORIZON = "reached the horizon"
-UNDECIDED = "undecided"
 
 
 def findings(shares: xr.Dataset, status: xr.Dataset, again: int) -> list[str]:

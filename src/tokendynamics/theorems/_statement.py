@@ -85,7 +85,7 @@ PAPERS: Mapping[str, Paper] = MappingProxyType({key: SOURCES[key] for key in ("a
 """By key. README.md and CITATION.cff say the same."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Statement:
     """One row of the theory, or a claim of your own, which `check` and `certify` take beside the names of the papers'.
 
@@ -119,7 +119,7 @@ class Statement:
     name: str
     title: str
     equations: str
-    erratum: str
+    erratum: str = ""
     structure: Callable[[Flow], tuple[Hypothesis, ...]]
     hypotheses: Callable[[Flow, Tensor], tuple[Hypothesis, ...]]
     predict: Callable[[Flow, Tensor], Prediction]

@@ -177,17 +177,17 @@ def power_of_ten(exponent: int) -> str:
     return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
-def number_of_log(log: float, digits: int = 3) -> str:
+def number_of_log(log: float) -> str:
     """Write the number that has this natural logarithm, however large or small it is.
 
     >>> number_of_log(1.0), number_of_log(1000.0), number_of_log(-1000.0), number_of_log(1151.2925)
     ('2.72', '1.97 × 10⁴³⁴', '5.08 × 10⁻⁴³⁵', '1 × 10⁵⁰⁰')
     """
     if abs(log) < _LOG_OF_FLOATS:
-        return number(math.exp(log), digits)
+        return number(math.exp(log))
     tens = log / math.log(10)
-    mantissa, _, carried = f"{10 ** (tens - math.floor(tens)):.{digits - 1}e}".partition("e")
-    return f"{number(float(mantissa), digits)} × {power_of_ten(math.floor(tens) + int(carried))}"
+    mantissa, _, carried = f"{10 ** (tens - math.floor(tens)):.2e}".partition("e")
+    return f"{number(float(mantissa))} × {power_of_ten(math.floor(tens) + int(carried))}"
 
 
 def _special(value: float | None) -> str:
@@ -280,22 +280,25 @@ def digits_apart(one: float, other: float, digits: int = 2, write: Callable[[flo
     return next((more for more in enough if write(one, more) != write(other, more)), digits)
 
 
-def places_that_add(one: float, other: float, places: int = 2) -> int:
-    """Return the decimal places at which a difference as written is that of the two numbers as written.
+def places_that_add(one: float, other: float) -> int:
+    """Return the decimal places, 2 or more, at which a difference as written is that of the two numbers as written.
 
     Args:
         one: A number.
         other: What is subtracted from it.
-        places: The fewest, and the result where six do not suffice.
+
+    Returns:
+        2 also where six do not suffice.
 
     >>> places_that_add(0.5, 0.25), places_that_add(0.0049, 0.4788)  # 0.00 less 0.48 is not −0.47
     (2, 3)
     """
 
-    def adds(more: int) -> bool:
-        return math.isclose(round(one, more) - round(other, more), round(one - other, more), abs_tol=0.1**more / 2)
+    def adds(places: int) -> bool:
+        difference = round(one, places) - round(other, places)
+        return math.isclose(difference, round(one - other, places), abs_tol=0.1**places / 2)
 
-    return next((more for more in range(places, _MOST_PLACES + 1) if adds(more)), places)
+    return next((places for places in range(2, _MOST_PLACES + 1) if adds(places)), 2)
 
 
 def estimate(

@@ -38,14 +38,15 @@ ANGLE_ROUNDING = 1e-3
 
 SCALE_ZERO = 1e-12
 """A scale this small is rounding: nothing is left."""
+
 SCALE_NAMED = 0.005
+"""Relative change of a product's scale from which it is named."""
 
 SCALE_REST = 0.05
 """Largest square of what a factor leaves, relative to that of the product, at which the size is that of the product."""
 
 SCALE_ROUNDING = 1e-6
 """Square of a difference, relative to the matrix, that is rounding."""
-"""Relative change of a product's scale from which it is named."""
 
 SMALL = 0.1
 """Relative difference of the last states up to which networks with different embeddings count as close: rounding all
@@ -262,7 +263,9 @@ def _first(first: Difference, of_tokens: str, ends: str, name: str) -> str:
     """Say how the first part that stands out differs from that of the network of this name, and what precedes it."""
     last, part = first.part == "final norm", _or_its_norm(first)
     verb, is_, its = ("differ", "are", "their") if last else ("differs", "is", "its")
-    whose = "its states" if last else "its update" if part == str(first) and not first.heads else _update_of(first)
+    whose = "its states" if last else "its update"
+    if not last and (part != str(first) or first.heads):
+        whose = f"the update of this {first.part}"
     size = f" and {is_} {_times(first.size)}" if abs(np.log(max(first.size, 1e-9))) > 0.05 else ""
     change = f"{whose} {verb} by {of_norm(first.update, its)}{size}"
     if np.isinf(first.size):
@@ -283,10 +286,6 @@ def _first(first: Difference, of_tokens: str, ends: str, name: str) -> str:
 def _or_its_norm(first: Difference) -> str:
     """Return the part that stands out, or the norm of it where nothing else of the part was changed."""
     return f"the norm of {first}" if first.norms else str(first)
-
-
-def _update_of(first: Difference) -> str:
-    return f"the update of this {first.part}"
 
 
 def _by_weights(parting: Parting, first: Difference, ends: str) -> str:

@@ -125,7 +125,9 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
         return "nothing is measured because tokens have no directions before the first pass."
     if last == 0:
         return f"E is {number(float(values[0]), 2)} at the embedding and undefined after every pass."
-    start, end = (_beside(float(values[place]), COLLAPSED) for place in (0, last))
+    # As many digits as distinguish each from the bound.
+    ends = (float(values[place]) for place in (0, last))
+    start, end = (number(value, digits_apart(value, COLLAPSED, 2, number)) for value in ends)
     half, reached = (
         DeclineEstimate(*map(float, row[f"median_{name}"].values)) for name in ("half_life", "collapse_pass")
     )
@@ -157,11 +159,6 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
         f"E falls from {start} to {end} in {count(last)} passes and has not reached {COLLAPSED:g}; {half_life}. "
         f"At this rate it is reached at about pass {_passes(reached.value)} ({_between(reached)})."
     )
-
-
-def _beside(value: float, threshold: float) -> str:
-    """Write a number with as many digits as distinguish it from a threshold that it is beside."""
-    return number(value, digits_apart(value, threshold, 2, number))
 
 
 def _in_how_many(row: xr.Dataset, last: int) -> str:

@@ -95,11 +95,10 @@ def numbers_map(ident: str, question: str, label: str, values: xr.DataArray, sca
     )
 
 
-def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
+def states_map(question: str, states: xr.DataArray) -> Figure:
     """Draw the state of every layer at every look, with a sign where one begins.
 
     Args:
-        ident: For links.
         question: What the figure answers.
         states: Of the looks that are drawn, over step and layer.
     """
@@ -108,7 +107,7 @@ def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
     keys = [Key(f"{_SIGNS.get(word, '')}  {word}".strip(), "box", _colour(word)) for word in occurring]
     rows = [(*cells([int(step)]), *map(Cell, line)) for step, line in zip(grid.step.values, grid.values, strict=True)]
     return Figure(
-        ident,
+        "states-map",
         question,
         "State after each layer, one column per measurement; a sign marks where a state begins. The list of "
         "changes has only those whose confidence intervals exclude the former state.",
@@ -254,9 +253,7 @@ def _sections(table: xr.Dataset) -> list[Section]:
     notes = () if shown == of else (f"{count(shown)} of {count(of)} measurements are shown; the dataset has all.",)
     states = maps.state.where(maps.status == MEASURED, MISSING).isel(layer=slice(1, None))
     return [
-        Section(
-            "states", "Which state is each layer in?", figures=(states_map("states-map", _STATE, states),), notes=notes
-        ),
+        Section("states", "Which state is each layer in?", figures=(states_map(_STATE, states),), notes=notes),
         Section("together", _TOGETHER, figures=_ends_of(table), variants=_maps(maps), notes=notes),
         Section("updates", "How large is each update?", figures=(_updates(table),)),
         Section("sinks", "Is there an attention sink?", figures=(_sinks(table),)),

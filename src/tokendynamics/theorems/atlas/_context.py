@@ -80,7 +80,6 @@ STATEMENTS = (
         name="context-layer",
         title="One attention average keeps, shrinks or ends the angles of a long context",
         equations="the phase transition of one layer",
-        erratum="",
         structure=measured.one_head_on_the_sphere,
         hypotheses=_hypotheses,
         predict=_predict,

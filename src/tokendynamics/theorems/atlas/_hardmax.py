@@ -87,7 +87,6 @@ STATEMENTS = (
         name="hardmax-averaging",
         title="Layers that keep a share of each token take all tokens to one point of their hull",
         equations="section 5",
-        erratum="",
         structure=single_head_in_free_space,
         hypotheses=lambda flow, start: (*measured.multiple_of_the_identity(flow), measured.identity_values(flow)),
         predict=_predict,

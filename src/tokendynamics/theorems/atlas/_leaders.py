@@ -309,7 +309,6 @@ STATEMENTS = (
         name="leaders-limit",
         title="Layers of hardmax weights take tokens to leaders and into the hull of the leaders",
         equations="the main theorem",
-        erratum="",
         structure=_structure,
         hypotheses=_layer_hypotheses,
         predict=lambda flow, start: Prediction(

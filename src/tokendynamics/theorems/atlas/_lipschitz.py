@@ -68,7 +68,6 @@ STATEMENTS = (
         name="lipschitz-ball",
         title="In a ball attention changes at most like the root of the number of tokens",
         equations="the bound on a ball",
-        erratum="",
         structure=_structure,
         hypotheses=lambda flow, start: (),
         predict=_predict,

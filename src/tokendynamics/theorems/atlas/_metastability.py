@@ -75,10 +75,10 @@ def groupings(tokens: np.ndarray) -> Iterator[Grouping]:
             yield Grouping(labels, float(cosines[same].min()), float(cosines[~same].max()))
 
 
-def _best(states: Tensor, score: Callable[[Grouping], float], *, pairs: bool) -> Grouping:
-    """Return the grouping of one system (token, dim) with the largest score; with `pairs`, with a group of two."""
+def _best(states: Tensor, score: Callable[[Grouping], float]) -> Grouping:
+    """Return the grouping of one system (token, dim) with the largest score, of those with a group of two."""
     tokens = _unit(states).numpy()
-    return max((one for one in groupings(tokens) if not pairs or one.groups < len(tokens)), key=score)
+    return max((one for one in groupings(tokens) if one.groups < len(tokens)), key=score)
 
 
 def _unit(states: Tensor) -> Tensor:
@@ -312,7 +312,7 @@ def _propagation_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
     for states, beta in zip(*_systems(flow, start), strict=True):
         # A system whose β is not positive is refused already.
         positive = max(beta, np.finfo(float).tiny)
-        best = _best(states, lambda one, b=positive: _room(one, b), pairs=True)
+        best = _best(states, lambda one, b=positive: _room(one, b))
         rooms.append(max(_room(best, positive), -2.0 - 1 / positive))
     room = torch.tensor(rooms, dtype=torch.float64).reshape(start.shape[:-2])
     return (*circuits, measured.above("groups far enough apart", room, 0.0, "α less the largest cosine across groups"))
@@ -321,7 +321,7 @@ def _propagation_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
 def _predict_propagation(flow: Flow, start: Tensor) -> Prediction:
     allowed, kept = 1.0, 1.0
     for states, beta in zip(*_systems(flow, start), strict=True):
-        best = _best(states, lambda one, b=beta: _room(one, b), pairs=True)
+        best = _best(states, lambda one, b=beta: _room(one, b))
         delta = widest_group(best.inside, beta)
         allowed = min(allowed, largest_cosine_allowed(delta, len(states), beta))
         kept = min(kept, 1 - delta)
@@ -340,7 +340,7 @@ def _keeps_together(trajectory: Trajectory) -> tuple[Condition, ...]:
             excess.append(np.full(len(system), -np.inf))
             lost.append(True)
             continue
-        best = _best(system[0], lambda one, b=beta: _room(one, b), pairs=True)
+        best = _best(system[0], lambda one, b=beta: _room(one, b))
         delta = widest_group(best.inside, beta)
         unit = _unit(system)
         cosines = (unit @ unit.mT).numpy()
@@ -366,7 +366,7 @@ def _inequality_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     circuits = _circuits(flow, start, 3, 0.0)
     if not all(one.anywhere for one in circuits):
         return circuits
-    inside = [_best(states, _clearness, pairs=True).inside for states in _systems(flow, start)[0]]
+    inside = [_best(states, _clearness).inside for states in _systems(flow, start)[0]]
     least = torch.tensor(inside, dtype=torch.float64).reshape(start.shape[:-2])
     return (*circuits, measured.above("acute groups", least, 0.0, "the least cosine within a group"))
 
@@ -396,7 +396,7 @@ def _least_cosine_rises(trajectory: Trajectory) -> tuple[Condition, ...]:
     excess = []
     for system, beta, move, speed in zip(*_systems(flow, states, 3), moves, speeds, strict=True):
         few = len(system[0]) < 3
-        labels = np.arange(len(system[0])) if few else _best(system[0], _clearness, pairs=True).labels
+        labels = np.arange(len(system[0])) if few else _best(system[0], _clearness).labels
         worst = _excess_of_inequality(_unit(system), move / (speed or 1.0), labels, beta)
         excess.append(worst if speed else np.full(len(system), -np.inf))  # Both sides are 0 where nothing is pulled.
     shape = tuple(states.shape[:-3])
@@ -444,7 +444,6 @@ STATEMENTS = (
         name="metastability-propagation",
         title="Groups of tokens stay as narrow as they are while the others stay away",
         equations="the propagation lemma",
-        erratum="",
         structure=measured.one_head_of_either_weights_on_the_sphere,
         hypotheses=_propagation_hypotheses,
         predict=_predict_propagation,
@@ -454,7 +453,6 @@ STATEMENTS = (
         name="metastability-inequality",
         title="The least cosine of a group rises but for what tokens outside can do",
         equations="an inequality in the proof of the main theorem",
-        erratum="",
         structure=measured.one_head_of_either_weights_on_the_sphere,
         hypotheses=_inequality_hypotheses,
         predict=_predict_inequality,

@@ -134,7 +134,6 @@ STATEMENTS = (
         name="noise-transition",
         title="With noise tokens gather on the sphere from a critical coupling on",
         equations="the abstract",
-        erratum="",
         structure=_structure,
         hypotheses=_hypotheses,
         predict=_predict,

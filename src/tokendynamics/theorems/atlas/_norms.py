@@ -325,7 +325,6 @@ STATEMENTS = (
         name="norms-4.3-radius",
         title="In a cone every radius grows linearly",
         equations="Theorem 4.3 (i)",
-        erratum="",
         structure=_structure_with_radius,
         hypotheses=lambda flow, start: (
             measured.constant(flow.attention.ov, "ov"),

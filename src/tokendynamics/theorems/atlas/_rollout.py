@@ -60,7 +60,6 @@ STATEMENTS = (
         name="rollout-product",
         title="Attention through many layers with a causal mask ends at the first token",
         equations="the abstract",
-        erratum="",
         structure=lambda flow: (
             measured.on_ellipsoid(flow),
             measured.weights_are_softmax(flow),

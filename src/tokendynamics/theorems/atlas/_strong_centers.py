@@ -328,7 +328,6 @@ STATEMENTS = (
         name="masking-5.1",
         title="Strong Rényi centers hardly move for a long time",
         equations="Lemma 5.1",
-        erratum="",
         structure=lambda flow: (
             *structure(flow),
             measured.fact("tokens on the circle", flow.dim == 2, f"dim is {flow.dim}"),
@@ -362,7 +361,6 @@ STATEMENTS = (
         name="masking-B",
         title="The distance at which tokens act most",
         equations="appendix B",
-        erratum="",
         structure=structure,
         hypotheses=_pull_hypotheses,
         predict=_predict_pull,

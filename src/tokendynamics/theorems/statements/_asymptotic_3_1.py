@@ -141,7 +141,6 @@ STATEMENT = Statement(
     name="asymptotic-3.1",
     title="The flow is minus the gradient of the potential",
     equations="(8), (9), (10)",
-    erratum="",
     structure=gradient_structure,
     hypotheses=gradient_hypotheses,
     predict=_predict,

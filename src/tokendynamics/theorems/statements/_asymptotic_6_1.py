@@ -94,7 +94,6 @@ STATEMENT = Statement(
     name="asymptotic-6.1",
     title="Causal consensus at the top eigenvector of a symmetric value matrix",
     equations="(21), (22), (23)",
-    erratum="",
     structure=lambda flow: (
         measured.on_sphere(flow),
         measured.projection_is(flow, "orthogonal"),

@@ -63,7 +63,6 @@ STATEMENT = Statement(
     name="positional-3.1",
     title="Distances between tokens in the contraction form",
     equations="Theorem 3.1, B.2; (3), (4), (10)",
-    erratum="",
     # Token l sees only j ≤ l with a causal mask: each has its own potential, and convexity compares nothing.
     structure=single_head_in_free_space,
     hypotheses=_hypotheses,

@@ -130,7 +130,6 @@ WITH_ABSOLUTE_POSITIONS = Statement(
     name="positional-C.1",
     title="Convergence to minus the positions",
     equations="Corollary C.1; (5), (17)",
-    erratum="",
     structure=lambda flow: (absolute_positions(flow), *contraction_structure(flow)),
     hypotheses=contraction_hypotheses,
     predict=_shifted_prediction,

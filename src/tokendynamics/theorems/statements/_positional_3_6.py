@@ -339,7 +339,6 @@ WITH_ROTARY_POSITIONS = Statement(
     name="positional-C.3",
     title="Divergence along an eigenvector of V with rotary positions",
     equations="Corollary C.3; (8), (18), (19)",
-    erratum="",
     structure=lambda flow: (rotary_positions(flow), *free_softmax(flow)),
     hypotheses=expansion_hypotheses,
     predict=lambda flow, start: _prediction(flow, start, "x", "x_i", "whatever the rotations: "),

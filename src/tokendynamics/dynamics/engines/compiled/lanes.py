@@ -81,10 +81,6 @@ class _MaskModel(models.PrimitiveModel):
         super().__init__(manager, kind, _BITS)
 
 
-def _known(kind: Any) -> bool:
-    return isinstance(kind, LanesType | types.Float | types.Integer)
-
-
 def as_lanes(context: Any, builder: Any, value: Any, kind: Any) -> Any:
     """Lower a number to lanes that all hold it."""
     if kind == lanes:
@@ -120,7 +116,7 @@ def _register(operation: Any, accepts: Callable[..., bool], result: Any, emit: C
 
 
 def _one_is_lanes(*kinds: Any) -> bool:
-    return lanes in kinds and all(map(_known, kinds))
+    return lanes in kinds and all(isinstance(kind, LanesType | types.Float | types.Integer) for kind in kinds)
 
 
 def _all_are_masks(*kinds: Any) -> bool:
