@@ -112,6 +112,7 @@ def first_rows(caption: str, columns: tuple[str, ...], rows: list[tuple[Cell, ..
 
 
 HORIZON = "reached the horizon"
+UNDECIDED = "undecided"
 
 
 def findings(shares: xr.Dataset, status: xr.Dataset, again: int) -> list[str]:
