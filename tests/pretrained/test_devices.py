@@ -181,9 +181,9 @@ def test_a_copy_is_looked_at_without_the_hooks_of_the_original() -> None:
 
 def test_inputs_and_states_follow_the_parameters() -> None:
     meta = torch.empty(1, dtype=torch.bfloat16, device="meta")
-    assert _pass.moved(torch.ones(2), meta).device.type == "meta"
-    assert _pass.moved(torch.ones(2), meta).dtype == torch.bfloat16
-    assert _pass.moved(torch.ones(2, dtype=torch.long), meta).device.type == "meta"
-    assert _pass.moved(torch.ones(2, dtype=torch.long), meta).dtype == torch.long
-    assert _pass.moved("eager", meta) == "eager"
+    assert _pass.on_device_of(torch.ones(2), meta).device.type == "meta"
+    assert _pass.on_device_of(torch.ones(2), meta).dtype == torch.bfloat16
+    assert _pass.on_device_of(torch.ones(2, dtype=torch.long), meta).device.type == "meta"
+    assert _pass.on_device_of(torch.ones(2, dtype=torch.long), meta).dtype == torch.long
+    assert _pass.on_device_of("eager", meta) == "eager"
     assert states._joined([torch.ones(3, device="meta"), torch.ones(3)]).device.type == "meta"

@@ -141,7 +141,7 @@ class Attention:
         Raises:
             ArgumentValueError: Shapes that do not fit (both are printed), or numbers that are not finite.
         """
-        return self if self.shape_is_known else self._each(lambda schedule: beginning(schedule, t))
+        return self if self.shape_is_known else self._with_schedules(lambda schedule: beginning(schedule, t))
 
     @property
     def is_sampled(self) -> bool:
@@ -150,7 +150,7 @@ class Attention:
 
     def with_jumps(self, jumps: Sequence[float]) -> Attention:
         """Return the same with jumps declared in all its functions of time."""
-        return self._each(lambda schedule: with_jumps(schedule, jumps))
+        return self._with_schedules(lambda schedule: with_jumps(schedule, jumps))
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -263,7 +263,7 @@ class Attention:
         """Return the attention on an interval without breaks; see `Schedule.within`."""
         if self.constant:
             return self
-        return self._each(lambda schedule: schedule.within(start, end))
+        return self._with_schedules(lambda schedule: schedule.within(start, end))
 
     def breaks(self, start: float, end: float) -> list[float]:
         """Return the times strictly between start and end where a matrix jumps, in order."""
@@ -271,7 +271,7 @@ class Attention:
 
     def flattened(self) -> Attention:
         """Return the attention with its system axes, if it has several, made one."""
-        return self._each(lambda schedule: schedule.flattened()) if len(self.system_shape) > 1 else self
+        return self._with_schedules(lambda schedule: schedule.flattened()) if len(self.system_shape) > 1 else self
 
     def joints(self, start: float, end: float) -> list[float]:
         """Return the jumps and kinks strictly between start and end, onto which explicit methods step, in order."""
@@ -280,7 +280,7 @@ class Attention:
 
     def select(self, systems: Tensor) -> Attention:
         """Return the attention of some systems, by index along the first axis."""
-        return self._each(lambda schedule: schedule.select(systems)) if self.system_shape else self
+        return self._with_schedules(lambda schedule: schedule.select(systems)) if self.system_shape else self
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> Attention:
         """Return the same in another precision or place."""
@@ -309,7 +309,7 @@ class Attention:
         states = attention.fitting(x)
         return states, attention.to(dtype=states.dtype, device=states.device)
 
-    def _each(self, change: Callable[[Schedule], Schedule]) -> Attention:
+    def _with_schedules(self, change: Callable[[Schedule], Schedule]) -> Attention:
         positions = self.positions and self.positions.each(change)
         return self.with_schedules(change(self.qk), change(self.ov), positions)
 

@@ -102,7 +102,7 @@ def compare_command(
             itself plus the adapter.
         out: Folder of the results.  [default: comparison-MODELS]
     """
-    several = _several(models, parse_dtypes(comparing.dtypes), adapter, comparing.baseline)
+    several = _to_load(models, parse_dtypes(comparing.dtypes), adapter, comparing.baseline)
     prompts = named_prompts(**vars(texts))
     check_writable(out)
 
@@ -134,7 +134,7 @@ def compare_command(
 
 
 @dataclass(frozen=True)
-class _Given:
+class _ToLoad:
     """A model to load, with its number format and adapter."""
 
     name: str
@@ -142,7 +142,7 @@ class _Given:
     adapter: Path | None
 
 
-def _several(models: tuple[str, ...], formats: list[str], adapter: Path | None, baseline: str | None) -> list[_Given]:
+def _to_load(models: tuple[str, ...], formats: list[str], adapter: Path | None, baseline: str | None) -> list[_ToLoad]:
     """Return the models to load: one model once for each of its formats, or without and with its adapter."""
     if len(models) > 1 and len(formats) not in (1, len(models)):
         message = f"expected one format, or one for each of {len(models)} models, got {len(formats)}"
@@ -156,10 +156,10 @@ def _several(models: tuple[str, ...], formats: list[str], adapter: Path | None, 
     models = models * count if len(models) == 1 else models
     formats = formats * count if len(formats) == 1 else formats
     pairs = enumerate(zip(models, formats, strict=True))
-    return [_Given(name, dtype, adapter if place else None) for place, (name, dtype) in pairs]
+    return [_ToLoad(name, dtype, adapter if place else None) for place, (name, dtype) in pairs]
 
 
-def _loaded(given: _Given, reading: ReadingOptions, output: Output) -> Checkpoint:
+def _loaded(given: _ToLoad, reading: ReadingOptions, output: Output) -> Checkpoint:
     from tokendynamics.pretrained import load
 
     output.say(f"Loading {given.name}")

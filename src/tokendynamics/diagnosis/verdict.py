@@ -189,7 +189,7 @@ def judge(
     layer = worst_layer(trace, states)
     worst = Worst(states[layer - 1], layer, worst_layers(trace, states))
     final = final_norm_state(trace)
-    sentences = [_continued(_what(trace, states[-1], final), usual), _where(trace, states, worst, causes)]
+    sentences = [_continued(_state_finding(trace, states[-1], final), usual), _where(trace, states, worst, causes)]
     if audit is None:
         because = f" ({refused})" if refused else ""
         text = f"The weights were not audited{because}, so nothing is predicted from them."
@@ -199,10 +199,10 @@ def judge(
         by_attention = trace.kappa_change.sel(component="attention", drop=True).isel(layer=slice(1, None))
         weights = weights_findings(audit, None if bool(by_attention.isnull().all()) else by_attention)
     details = (_how_sure(trace, states[-1]), *detailed_findings(trace, states), *further, *weights)
-    return Verdict(states[-1], worst, states, _given(sentences), _given(details), final)
+    return Verdict(states[-1], worst, states, _without_none(sentences), _without_none(details), final)
 
 
-def _given(findings: Sequence[Finding | None]) -> tuple[Finding, ...]:
+def _without_none(findings: Sequence[Finding | None]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding is not None)
 
 
@@ -242,7 +242,7 @@ def spread_over_prompts(trace: xr.Dataset) -> xr.Dataset:
     return trace.drop_vars("text")[per_prompt].std("prompt", skipna=True)
 
 
-def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
+def _state_finding(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))

@@ -163,7 +163,7 @@ class BrownianMotion:
         both = self.draws.of_step(number, (2, *x.shape[1:])).to(x)
         return both[:, 0], both[:, 1]
 
-    def moved(self, y: Tensor, normal: Tensor, time: float) -> Tensor:
+    def displaced(self, y: Tensor, normal: Tensor, time: float) -> Tensor:
         """Return where tokens (system, token, dim) are after some time of Brownian motion."""
         variance = self.draws.noise.strength**2 * time
         if not self.field.geometry.constrained:

@@ -245,7 +245,7 @@ class _Modes:
         other = torch.arange(growth.shape[-1]) + turns.sign().long()
         return cls(right, torch.linalg.inv(right), rates, turns, other)
 
-    def each(self, change: Callable[[Tensor, int], Tensor]) -> _Modes:
+    def mapped(self, change: Callable[[Tensor, int], Tensor]) -> _Modes:
         """Return the same with every part changed, a function of it and of the axes of one system."""
         rows = (change(part, 1) for part in (self.rates, self.turns, self.other))
         return _Modes(change(self.right, 2), change(self.inverse, 2), *rows)
@@ -399,22 +399,22 @@ class Conjugated(_OverTime):
 
     def flattened(self) -> Conjugated:
         """See `Schedule`."""
-        return self._each(
+        return self._with_parts(
             self.qk.flattened(), lambda part, axes: part.flatten(0, -axes - 1) if part.ndim > axes + 1 else part
         )
 
     def select(self, systems: Tensor) -> Conjugated:
         """See `Schedule`."""
-        return self._each(self.qk.select(systems), lambda part, axes: part[systems] if part.ndim > axes else part)
+        return self._with_parts(self.qk.select(systems), lambda part, axes: part[systems] if part.ndim > axes else part)
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> Conjugated:
         """See `Schedule`."""
 
-        def moved(part: Tensor, axes: int) -> Tensor:
+        def converted(part: Tensor, axes: int) -> Tensor:
             return part.to(dtype=dtype, device=device) if axes == 2 else part.to(device=device)
 
-        return self._each(self.qk.to(dtype=dtype, device=device), moved)
+        return self._with_parts(self.qk.to(dtype=dtype, device=device), converted)
 
-    def _each(self, qk: Schedule, change: Callable[[Tensor, int], Tensor]) -> Conjugated:
-        modes = None if self.modes is None else self.modes.each(change)
+    def _with_parts(self, qk: Schedule, change: Callable[[Tensor, int], Tensor]) -> Conjugated:
+        modes = None if self.modes is None else self.modes.mapped(change)
         return replace(self, qk=qk, growth=change(self.growth, 2), modes=modes, rates=change(self.rates, 1))

@@ -41,9 +41,9 @@ class Fits:
 
     def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
-        return {"vconcat": [self._one(fit, width) for fit in self.sequences], "spacing": 26}
+        return {"vconcat": [self._sequence(fit, width) for fit in self.sequences], "spacing": 26}
 
-    def _one(self, fit: Fit, width: float) -> Specification:
+    def _sequence(self, fit: Fit, width: float) -> Specification:
         rows = [
             {"token": f"{place}", "target": target, "output": output}
             for place, (target, output) in enumerate(zip(fit.targets, fit.outputs, strict=True), start=1)

@@ -64,11 +64,11 @@ class SignedMap:
         base = alt.Chart(alt.Data(values=[_drawn(tile, self.largest) for tile in self.tiles])).encode(
             x=alt.X(
                 "layer:O",
-                axis=alt.Axis(title="Layer", values=_some(layers, width), labelAngle=0),
+                axis=alt.Axis(title="Layer", values=_thinned(layers, width), labelAngle=0),
                 scale=alt.Scale(padding=0),
             ),
             y=alt.Y(
-                "row:O", sort=rows, axis=alt.Axis(title=self.title, values=_some(rows)), scale=alt.Scale(padding=0)
+                "row:O", sort=rows, axis=alt.Axis(title=self.title, values=_thinned(rows)), scale=alt.Scale(padding=0)
             ),
         )
         strength = alt.FillOpacity("strength:Q", scale=None, legend=None)
@@ -85,7 +85,7 @@ class SignedMap:
         return layered(tiled, dashes, width=width, height=height)
 
 
-def _some(values: list[int], width: float = WIDE) -> list[int]:
+def _thinned(values: list[int], width: float = WIDE) -> list[int]:
     return values[:: math.ceil(len(values) * 24 / width)]
 
 

@@ -352,19 +352,19 @@ def _discovered(
     if halved or any(parameter.device.type != "cpu" for parameter in part.parameters()):
         single = without_hooks(in_single_precision(part, values=False)).cpu()
 
-    def found(subject: nn.Module) -> Discovery:
+    def discovered(subject: nn.Module) -> Discovery:
         with evaluating(subject), noting_written_buffers(subject, part):
             found_with = random_inputs(subject) if given is None else given
             decoder = alone and not isinstance(subject, nn.TransformerDecoder)
             return discover_in_network(subject, found_with, name, decoder=decoder)
 
     try:
-        return found(single)
+        return discovered(single)
     except LayoutNotFoundError:
         if not halved or next(part.parameters()).device.type != "cpu":
             raise
         try:
-            return found(part)
+            return discovered(part)
         except LayoutNotFoundError:
             pass
         raise

@@ -287,7 +287,7 @@ def _check_places(whole: Any, store: TensorFiles, sources: Mapping[str, TensorSo
             left = [
                 tensor_name
                 for tensor_name in left
-                if tensor_name not in placed and not any(it.search(tensor_name) for it in patterns)
+                if tensor_name not in placed and not any(pattern.search(tensor_name) for pattern in patterns)
             ]
     if left:
         came = f"{left[0]}, the first of {len(left)} without one"

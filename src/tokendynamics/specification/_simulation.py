@@ -82,7 +82,7 @@ def draw(name: FigureName, trajectory: Trajectory, flow: Flow, *, system: int, l
             direction = observables.hemisphere(states[0]).direction
             values = observables.hemisphere_function(states, direction)
             return figures.over_time(times, values, "maxᵢ (1 − v·yᵢ)", log=log)
-    qk = [_one(flow.attention.qk.matrix_at(float(time)), system if batched else 0, axes=3) for time in times]
+    qk = [_of_system(flow.attention.qk.matrix_at(float(time)), system if batched else 0, axes=3) for time in times]
     if name == "potential":
         matrices = torch.stack([heads[0] for heads in qk])
         values = observables.potential(states, matrices.detach().cpu().double())
@@ -92,7 +92,7 @@ def draw(name: FigureName, trajectory: Trajectory, flow: Flow, *, system: int, l
     return figures.over_time(times, norms, "Frobenius norm of qk", names=names, many="heads", log=log)
 
 
-def _one(states: torch.Tensor, system: int, axes: int = 2) -> torch.Tensor:
+def _of_system(states: torch.Tensor, system: int, axes: int = 2) -> torch.Tensor:
     """Return the tensor of one system, where it has a system axis in front of the last `axes`."""
     return states[system] if states.ndim > axes else states
 
@@ -118,7 +118,7 @@ def _checked_setup(file: SpecificationFile) -> Setup:
                 objection = f"expected one head, got {setup.flow.heads}"
             case "potential" if file.tables.solver.frame == "rescaled":
                 objection = "expected frame 'tokens', as logits are those of x, got 'rescaled'"
-            case "hemisphere" if float(observables.hemisphere(_one(setup.start, table.system)).margin) <= 0:
+            case "hemisphere" if float(observables.hemisphere(_of_system(setup.start, table.system)).margin) <= 0:
                 objection = "expected tokens that start in an open half space, got tokens around the origin"
             case _:
                 continue

@@ -93,7 +93,7 @@ class Samples(TrainerCallback):
     def __init__(self, every: int = 500, tokens: int = 1024) -> None:
         self.every, self.tokens = as_count(every, "every"), as_count(tokens, "tokens")
         self._of: _OfRun | None = None
-        self._told = False
+        self._warned = False
 
     def of_run(self, experiment: Experiment, task: Task, place: Path) -> None:
         """Take what to go on with from the data of a run.
@@ -127,11 +127,11 @@ class Samples(TrainerCallback):
         if of is None or not state.is_world_process_zero or (step % self.every and step != state.max_steps):
             return
         if why := why_not_alone(given["model"]):
-            self._tell_once(f"no samples: {why}")
+            self._warn_once(f"no samples: {why}")
             return
         drawn = of.drawn(unwrapped(given["model"]), self.tokens)
         if drawn is None:
-            self._tell_once(f"step {step}: no sample: the logits are not finite")
+            self._warn_once(f"step {step}: no sample: the logits are not finite")
             return
         text = of.text(step, drawn)
         with whole_file(of.folder / f"step-{step:06}.txt") as made:
@@ -141,9 +141,9 @@ class Samples(TrainerCallback):
             if writer is not None:  # it shows Markdown, where what is indented stays as it is
                 writer.add_text("samples", indent(text, "    ", lambda _: True), step)
 
-    def _tell_once(self, line: str) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_once(self, line: str) -> None:
+        if not self._warned:
+            self._warned = True
             _LOG.warning("%s; training continues", line)
 
 

@@ -61,11 +61,11 @@ class PerHead:
 
     def beginning(self, t: float) -> Schedule:
         """See `FromCallable.beginning`."""
-        return self._each(lambda head: beginning(head, t))
+        return self._with_heads(lambda head: beginning(head, t))
 
     def with_jumps(self, jumps: Sequence[float]) -> Schedule:
         """See `FromCallable.with_jumps`."""
-        return self._each(lambda head: with_jumps(head, jumps))
+        return self._with_heads(lambda head: with_jumps(head, jumps))
 
     def __repr__(self) -> str:
         return f"PerHead({', '.join(type(head).__name__ for head in self.heads)})"
@@ -103,21 +103,21 @@ class PerHead:
 
     def within(self, start: float, end: float) -> Schedule:
         """See `Schedule`."""
-        return self._each(lambda head: head.within(start, end))
+        return self._with_heads(lambda head: head.within(start, end))
 
     def flattened(self) -> Schedule:
         """See `Schedule`."""
-        return self._each(lambda head: head.flattened())
+        return self._with_heads(lambda head: head.flattened())
 
     def select(self, systems: Tensor) -> Schedule:
         """See `Schedule`."""
-        return self._each(lambda head: head.select(systems))
+        return self._with_heads(lambda head: head.select(systems))
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> Schedule:
         """See `Schedule`."""
-        return self._each(lambda head: head.to(dtype=dtype, device=device))
+        return self._with_heads(lambda head: head.to(dtype=dtype, device=device))
 
-    def _each(self, change: Callable[[Schedule], Schedule]) -> Schedule:
+    def _with_heads(self, change: Callable[[Schedule], Schedule]) -> Schedule:
         return side_by_side([change(head) for head in self.heads], self.argument)
 
 

@@ -122,7 +122,7 @@ class TaskComparison(Result):
     def sentences(self) -> tuple[str, ...]:
         """The result, in words."""
         sentences = [
-            self._result if self.has_pairs else "There is no pair to check: a single token has no previous one."
+            self._exact_or_not if self.has_pairs else "There is no pair to check: a single token has no previous one."
         ]
         if not self.exact:
             sentences += [self._largest, *self._rounding]
@@ -132,7 +132,7 @@ class TaskComparison(Result):
         return tuple(sentences + [self.model.note] * bool(self.model.note))
 
     @property
-    def _result(self) -> str:
+    def _exact_or_not(self) -> str:
         if self.exact:
             return f"It is exact: the largest error is {number(self.largest_error, 2)}, over {self._where}."
         more = f"; and {count(len(self.wrong) - _NAMED)} more" if len(self.wrong) > _NAMED else ""

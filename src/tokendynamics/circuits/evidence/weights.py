@@ -101,8 +101,8 @@ def variance_shares(
         "category": torch.cat([law[None], bayesian_bootstrap(law, resamples, seed)]),
         "position": torch.cat([uniform[None], bayesian_bootstrap(uniform, resamples, seed + 1)]),
     }
-    variances = torch.stack([_variances(model, weights) for weights in _each(drawn)])  # (resample, head, block)
-    written = torch.stack([_written(model, weights) for weights in _each(drawn)])  # (resample, head)
+    variances = torch.stack([_variances(model, weights) for weights in _by_draw(drawn)])  # (resample, head, block)
+    written = torch.stack([_written(model, weights) for weights in _by_draw(drawn)])  # (resample, head)
     strengths = variances.sum(dim=-1) * written
     combined = _shares((variances * written[..., None]).sum(dim=1))
     names = [block_name(block) for block in QK_BLOCKS]
@@ -129,7 +129,7 @@ def variance_shares(
     )
 
 
-def _each(drawn: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+def _by_draw(drawn: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     return [dict(zip(drawn, rows, strict=True)) for rows in zip(*drawn.values(), strict=True)]
 
 

@@ -230,14 +230,16 @@ def _as_dataset(together: Together) -> xr.Dataset:
     ]
     unknown = torch.full((len(different),), torch.nan, dtype=torch.float64)
     rows = [(unknown if losses is None else losses)[different] for losses in together.losses]
-    variables = _both("effective_rank", ("layer", "site"), ranks) | _both("loss", (), rows)
+    variables = _means_and_difference("effective_rank", ("layer", "site"), ranks) | _means_and_difference(
+        "loss", (), rows
+    )
     coords = {"model": list(MODELS), "site": list(SITES), "bound": list(BOUNDS)}
     return xr.merge(
         [table, paired.rename(names), xr.Dataset(variables, coords=coords)], compat="override", join="outer"
     )
 
 
-def _both(name: str, dims: tuple[str, ...], values: Sequence[Tensor]) -> dict[str, Any]:
+def _means_and_difference(name: str, dims: tuple[str, ...], values: Sequence[Tensor]) -> dict[str, Any]:
     """Return the mean over texts in both, and the mean difference with its interval."""
     gap, interval = mean_with_interval(values[1] - values[0])
     return {

@@ -112,7 +112,7 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None, report: Progress =
         named = dict(texts)
     elif isinstance(texts, Path) and texts.is_dir():
         named = {path.name: path for path in images_in(texts)}
-    elif (several := _several(texts, ckpt)) is not None:
+    elif (several := _as_list(texts, ckpt)) is not None:
         named = {f"prompt {number}": text for number, text in enumerate(several, start=1)}
     elif texts is None or isinstance(texts, bytes | int | float):
         raise ArgumentTypeError("texts", "a text, several, or several by name", type(texts).__name__)
@@ -124,7 +124,7 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None, report: Progress =
     return NamedPrompts(_checked_names(named))
 
 
-def _several(texts: Any, ckpt: Checkpoint | None) -> list[Any] | None:
+def _as_list(texts: Any, ckpt: Checkpoint | None) -> list[Any] | None:
     """Return the prompts of a list, or of an array whose rows are ids or which has one axis more than an input."""
     if isinstance(texts, list | tuple):
         return None if are_token_ids(texts) else list(texts)

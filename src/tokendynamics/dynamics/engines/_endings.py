@@ -137,7 +137,7 @@ class Lockstep:
         for event, value in zip(self.problem.events, self._values, strict=False):
             self._end(self.alive & (value <= 0), event.status)
 
-    def moved(
+    def advance(
         self, y: Tensor, t: float, field: Field, tried: Sequence[tuple[Tensor, Tensor]], since: float | None = None
     ) -> None:
         """Take new states at time t where systems are alive and the states finite; then look at the events.

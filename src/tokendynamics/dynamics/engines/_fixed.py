@@ -72,12 +72,12 @@ def _interval(
         y, halves = systems.y, None
         if noise is not None:
             halves = noise.of_step(before + step, y)
-            y = noise.moved(y, halves[0], h / 2)
+            y = noise.displaced(y, halves[0], h / 2)
         y, tried = _step(field, method, y, since, h, t)
         y = field.project(y) if retraction else y
         if noise is not None and halves is not None:
-            y = noise.moved(y, halves[1], h / 2)
-        systems.moved(y, t, field, tried, since if halves is None else None)
+            y = noise.displaced(y, halves[1], h / 2)
+        systems.advance(y, t, field, tried, since if halves is None else None)
         if not bool(systems.alive.any()):
             return step + 1
     return count
@@ -121,7 +121,7 @@ def run_layers(problem: Problem) -> Outcome:
             if not bool(systems.alive.any()):
                 break
             after, apart_after = _layer(problem, systems.y, apart, k)
-            systems.moved(after, float(k + 1), problem.field, [(systems.y, after)])
+            systems.advance(after, float(k + 1), problem.field, [(systems.y, after)])
             if apart is not None and apart_after is not None:
                 apart = apart_after.where(systems.outcome.end_times == float(k + 1), apart)
             if k + 1 in problem.times:

@@ -177,7 +177,7 @@ class Attempt:
         part, selected = self.rows(index), field.select(index)
         count = len(self.method.stages)
         for number, (row, node) in enumerate(zip(self.method.extra_stages, self.method.extra_nodes, strict=True)):
-            state = _moved(part.start, row, part.slopes[: count + number], part.h)
+            state = _advanced(part.start, row, part.slopes[: count + number], part.h)
             slope = selected.velocity(state, _time(field, node, part.t, part.h, part.until))
             part.slopes[count + number] = slope
             self.slopes[count + number, index] = slope
@@ -221,13 +221,13 @@ def take_step(
     slopes[0], slopes[count:] = slope, 0.0
     state = y
     for number in range(1, count):
-        state = _moved(y, method.stages[number], slopes[:number], h)
+        state = _advanced(y, method.stages[number], slopes[:number], h)
         slopes[number] = field.velocity(state, _time(field, method.nodes[number], t, h, until))
     errors = (method.errors @ slopes[:count].flatten(start_dim=1)).view(-1, *y.shape) * _wide(h, y)
     return Attempt(method, y, state, errors, slopes, t, h, until)
 
 
-def _moved(y: Tensor, row: Tensor, slopes: Tensor, h: Tensor) -> Tensor:
+def _advanced(y: Tensor, row: Tensor, slopes: Tensor, h: Tensor) -> Tensor:
     """Return ``y + h Σ_s row_s k_s``."""
     return torch.addcmul(y, (row @ slopes.flatten(start_dim=1)).view_as(y), _wide(h, y))
 

@@ -212,10 +212,10 @@ def check_by_token(states: Tensor) -> None:
 def arguments_for(network: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return copies of the arguments of a forward pass where the network is; real numbers in its dtype."""
     first = next(parameter for parameter in network.parameters() if not parameter.is_meta)
-    return copied({name: moved(value, first) for name, value in arguments.items()})
+    return copied({name: on_device_of(value, first) for name, value in arguments.items()})
 
 
-def moved(value: Any, like: Tensor) -> Any:
+def on_device_of(value: Any, like: Tensor) -> Any:
     """Return an argument of a forward pass where a tensor is; real numbers in its dtype."""
     if not isinstance(value, Tensor):
         return value

@@ -118,7 +118,7 @@ def findings(run: Shown, endings: Ends, certificates: Sequence[Certificate] | No
     sentences = [_how_it_ended(run), *_directions(run, endings), *_lengths(run, endings), *_distances(run, endings)]
     broken = int((~endings.finite).sum())
     if broken:
-        sentences.append(f"{_some(broken, run.many)} ended in a non-finite state, whose measures are undefined.")
+        sentences.append(f"{_how_many(broken, run.many)} ended in a non-finite state, whose measures are undefined.")
     if certificates is not None:
         sentences.append(_certified(certificates))
     return sentences
@@ -157,7 +157,7 @@ def _phrase(status: str) -> str:
     return _PHRASES.get(status, f"ended as “{status}”")
 
 
-def _some(count: int, many: int) -> str:
+def _how_many(count: int, many: int) -> str:
     if many == 1:
         return "The run"
     return f"{plural(count, 'system')} of {many:,}"
@@ -170,7 +170,7 @@ def _directions(run: Shown, endings: Ends) -> list[str]:
     sentences = []
     if (endings.finite & ~known).any():
         missing = int((endings.finite & ~known).sum())
-        sentences.append(f"{_some(missing, run.many)} ended with a token at zero, which has no direction.")
+        sentences.append(f"{_how_many(missing, run.many)} ended with a token at zero, which has no direction.")
     if not known.any():
         return sentences
     if np.isfinite(endings.clusters).any():

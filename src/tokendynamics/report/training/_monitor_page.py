@@ -162,12 +162,12 @@ def _signs(grid: xr.DataArray) -> list[Sign]:
 def _columns(grid: xr.DataArray) -> list[Column]:
     edges = _edges(grid.step.values).tolist()
     return [
-        (left, right, f"step {int(step)}: {_told(grid.sel(step=step))}")
+        (left, right, f"step {int(step)}: {_in_words(grid.sel(step=step))}")
         for step, left, right in zip(grid.step.values, edges[:-1], edges[1:], strict=True)
     ]
 
 
-def _told(line: xr.DataArray) -> str:
+def _in_words(line: xr.DataArray) -> str:
     """Return what a column shows: its extremes, or which layers are in which state."""
     if line.dtype.kind == "f":
         return _extremes(line)
@@ -190,7 +190,7 @@ def _extremes(values: xr.DataArray) -> str:
 
 def _ends(grid: xr.DataArray) -> str:
     steps = grid.step.values
-    return " ".join(f"At step {int(steps[place])}: {_told(grid.isel(step=place))}." for place in (0, -1))
+    return " ".join(f"At step {int(steps[place])}: {_in_words(grid.isel(step=place))}." for place in (0, -1))
 
 
 _QUESTION = "where do its tokens go during training?"

@@ -247,7 +247,7 @@ def run_process(
         raise ArgumentValueError("store", "a folder that every worker sees", f"none at {store} for one", advice)
     folder = root / place
     folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder, key) as lock:
+    with _locked(folder, key) as lock:
         if lock is None or how_ended(root, run).settled:
             return
         (folder / FAILURE).unlink(missing_ok=True)
@@ -261,7 +261,7 @@ def run_process(
 
 
 @contextmanager
-def _held(folder: Path, key: str) -> Iterator[int | None]:
+def _locked(folder: Path, key: str) -> Iterator[int | None]:
     """Hold a run's folder, which its process continues holding; None once nobody waits any more.
 
     A process that outlived its worker is waited for: two never train in one folder.

@@ -333,11 +333,11 @@ def dataset_of(plan: StudyPlan, place: Path) -> xr.Dataset:
     measure, runs = plan.measure, ("arm", "seed")
     dataset = xr.Dataset(
         {
-            "measure": (runs, _each(rows, lambda run: measured(run, "test", measure))),
-            "final_validation": (runs, _each(rows, lambda run: measured(run, "validation", measure))),
+            "measure": (runs, _by_run(rows, lambda run: measured(run, "test", measure))),
+            "final_validation": (runs, _by_run(rows, lambda run: measured(run, "validation", measure))),
             "status": (runs, _words(rows, "status")),
             "reason": (runs, _words(rows, "reason")),
-            "seconds": (runs, _each(rows, lambda run: np.nan if run.record is None else run.record.seconds)),
+            "seconds": (runs, _by_run(rows, lambda run: np.nan if run.record is None else run.record.seconds)),
             "learning_rate": (("arm",), np.array([np.nan if rate is None else rate for rate in rates.values()])),
         },
         {"arm": list(plan.arms), "seed": list(plan.seeds)},
@@ -346,7 +346,7 @@ def dataset_of(plan: StudyPlan, place: Path) -> xr.Dataset:
     return dataset.merge(_over_steps(rows, measure)).merge(_over_layers(rows)).merge(_tuning(plan, place))
 
 
-def _each(rows: Rows, value: Callable[[Ended], float]) -> np.ndarray:
+def _by_run(rows: Rows, value: Callable[[Ended], float]) -> np.ndarray:
     return np.array([[value(run) for run in row] for row in rows], dtype=np.float64)
 
 
@@ -393,7 +393,7 @@ def _tuning(plan: StudyPlan, place: Path) -> xr.Dataset:
         return xr.Dataset()
     runs = [list(plan.tuning_runs(arm).values()) for arm in plan.arms]
     ended = [[[how_ended(place, run) for run in row] for row in arm] for arm in runs]
-    values = np.array([_each(arm, lambda run: measured(run, "validation", plan.measure)) for arm in ended])
+    values = np.array([_by_run(arm, lambda run: measured(run, "validation", plan.measure)) for arm in ended])
     dims = ("arm", "rate", "tuning_seed")
     coordinates = {"rate": plan.tables.tuning.learning_rate, "tuning_seed": plan.tables.tuning.seeds}
     status = np.array([_words(arm, "status") for arm in ended])

@@ -102,7 +102,7 @@ def about_runs(dataset: xr.Dataset) -> str:
     ]
     if not others:
         return f"All {plural(status.size, 'run')} finished."
-    return f"{count(len(others))} of {plural(status.size, 'run')} did not finish: {_some(others)}."
+    return f"{count(len(others))} of {plural(status.size, 'run')} did not finish: {_first_names(others)}."
 
 
 def about_tuning(dataset: xr.Dataset) -> list[str]:
@@ -134,7 +134,7 @@ def about_tuning(dataset: xr.Dataset) -> list[str]:
     if lost:
         sentences.append(
             f"{count(status.size - len(lost))} of {plural(status.size, 'tuning run')} finished. A learning rate is not "
-            f"chosen unless all its seeds finished: {_some(lost)}."
+            f"chosen unless all its seeds finished: {_first_names(lost)}."
         )
     return sentences
 
@@ -245,6 +245,6 @@ def _left_out(pair: PairedComparison) -> str:
     return f", without seed{many} {', '.join(map(str, pair.left_out))}" if pair.left_out else ""
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     more = f"; and {count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
     return "; ".join(names[:_NAMED]) + more

@@ -88,10 +88,6 @@ def _elapsed(trajectory: Trajectory, growing: bool = True) -> Tensor:
     return tau * (times - first).clamp_min(0.0)
 
 
-def _each(numbers: Tensor, systems: tuple[int, ...]) -> Tensor:
-    return numbers.expand(systems)
-
-
 # --- one point -------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +145,7 @@ def _convergence(trajectory: Trajectory) -> tuple[Condition, ...]:
     conditions = [never_rises(-log_energy_of_run(trajectory), trajectory, tolerance, rising)]
     if _has_radius(flow):
         radii, systems = torch.linalg.vector_norm(states, dim=-1), tuple(states.shape[:-3])
-        least = _each(_least_growth(flow, states.shape[-2]), systems)
+        least = _least_growth(flow, states.shape[-2]).expand(systems)
         beside = torch.where((least > 0)[..., None, None], _short_of(radii, least, _elapsed(trajectory)), -torch.inf)
         text = "how far a radius is below r(0) + t (e^β − ℓ + 1)/(ℓe^β), relative to it, for ℓ ≤ e^β"
         conditions.append(never_above(beside.amax(dim=-1), trajectory, tolerance, text))
@@ -183,7 +179,7 @@ def _radius(trajectory: Trajectory) -> tuple[Condition, ...]:
     if not _has_radius(flow):
         return (undecided(systems, text),)
     radii, elapsed = torch.linalg.vector_norm(states, dim=-1), _elapsed(trajectory)
-    cosines, growth = _least_cosine(states), _each(_growth(flow), systems)
+    cosines, growth = _least_cosine(states), _growth(flow).expand(systems)
     low = _short_of(radii, growth * cosines[..., 0], elapsed)
     high = -_short_of(radii, growth, elapsed)
     below = "how far a radius is below r(0) + (1 − δ)pt, relative to it"
@@ -241,7 +237,7 @@ def _settled(flow: Flow, radii: Tensor, before: float) -> Tensor:
     systems = tuple(radii.shape[:-1])
     if not _has_radius(flow):
         return torch.zeros(systems, dtype=torch.float64)
-    return (2 * radii.amax(dim=-1) / _each(_growth(flow).abs(), systems)).clamp_min(7 * before)
+    return (2 * radii.amax(dim=-1) / _growth(flow).abs().expand(systems)).clamp_min(7 * before)
 
 
 def _time_passed(flow: Flow, times: Tensor, tau: float) -> Tensor:
@@ -290,7 +286,7 @@ def _variance(trajectory: Trajectory) -> tuple[Condition, ...]:
     since, elapsed = _settled(flow, radii, before), _elapsed(trajectory, growing=False)
     passed = _time_passed(flow, times, tau).expand(variance.shape)
     if _scheme(flow) in ("post", "scaled"):
-        passed = _each(measured.pull(flow).abs(), systems)[..., None] * passed
+        passed = measured.pull(flow).abs().expand(systems)[..., None] * passed
     usable = (elapsed >= since[..., None]) & torch.as_tensor(np.asarray(trajectory.reached))
     usable = usable & ((elapsed > 0) | torch.isfinite(passed))
     noise = math.log((_SEEN * integration_tolerance(trajectory)) ** 2)
