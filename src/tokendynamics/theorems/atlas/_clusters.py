@@ -523,6 +523,7 @@ STATEMENTS = (
         name="clusters-8-repelling",
         title="Tokens that repel each other go to zero with finite ∫|x'|²",
         equations="section 8",
+        erratum="",
         hypotheses=_repelling_hypotheses,
         conditions=_repelling_conditions,
     ),

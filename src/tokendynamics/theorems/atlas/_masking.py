@@ -215,6 +215,7 @@ STATEMENTS = (
         name="masking-4.1",
         title="Causal consensus at the first token, qk constant",
         equations="Theorem 4.1",
+        erratum="",
         structure=structure,
         hypotheses=_consensus_hypotheses,
         conditions=_consensus_conditions,
