@@ -129,7 +129,7 @@ def test_half_a_step_on_a_sphere_agrees_with_the_heat_kernel_to_third_order(dim:
     assert motion is not None
     errors = []
     for time in (0.016, 0.008):
-        cosine = (motion.moved(y, nodes[:, None], time) * y).sum(dim=-1)[:, 0].clamp(-1, 1).numpy()
+        cosine = (motion.displaced(y, nodes[:, None], time) * y).sum(dim=-1)[:, 0].clamp(-1, 1).numpy()
         order = dim / 2 - 1
         harmonic = (
             np.cos(degree * np.arccos(cosine))
@@ -169,9 +169,9 @@ def test_a_step_is_of_weak_order_two() -> None:
         first, second = nodes[:, 0].repeat_interleave(10).repeat(size), nodes[:, 0].repeat(10 * size)
         motion = BrownianMotion.of(flow.field(y), Draws.of(td.Noise(strength, seed=0), np.array([0])))
         assert motion is not None
-        y = motion.moved(y, ahead(y, first), step / 2)
+        y = motion.displaced(y, ahead(y, first), step / 2)
         y = td.simulate(flow, y, [0.0, step], engine="fixed", method="heun", step=step).tensor[:, -1]
-        y = motion.moved(y, ahead(y, second), step / 2)
+        y = motion.displaced(y, ahead(y, second), step / 2)
         there = torch.atan2(y[:, 0, 1], y[:, 0, 0]).numpy()
         into = np.exp(1j * np.outer(there, np.fft.fftfreq(size, 1 / size))) @ np.linalg.inv(waves)
         both = (weights[:, None] * weights).reshape(-1).numpy()
@@ -193,9 +193,9 @@ def test_a_run_is_steps_of_the_flow_between_halves_of_noise() -> None:
     assert motion is not None
     for number in range(3):
         first, second = motion.of_step(number, y)
-        y = motion.moved(y, first, 0.05)
+        y = motion.displaced(y, first, 0.05)
         y = td.simulate(FLOW, y, [0.0, 0.1], engine="fixed", method="heun", step=0.1).tensor[:, -1]
-        y = motion.moved(y, second, 0.05)
+        y = motion.displaced(y, second, 0.05)
     assert torch.allclose(run.tensor[:, -1], y, atol=1e-13)
     assert run.engine == "sde"
     assert run.parameters["method"] == "heun"
