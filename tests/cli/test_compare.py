@@ -12,7 +12,7 @@ import pytest
 import tokendynamics as td
 from command_line import call
 from report.reading import plain_spaces
-from tokendynamics.cli._compare import _several
+from tokendynamics.cli._compare import _to_load
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 300,
@@ -96,14 +96,14 @@ def test_texts_that_repeat_each_other_are_noted(model: str, capsys: pytest.Captu
 
 def test_an_adapter_goes_on_all_models_but_the_first() -> None:
     lora = Path("lora")
-    alone = _several(("a",), ["float64"], lora, None)
+    alone = _to_load(("a",), ["float64"], lora, None)
     assert [(entry.name, entry.dtype, entry.adapter) for entry in alone] == [
         ("a", "float64", None),
         ("a", "float64", lora),
     ]
-    three = _several(("a", "b", "c"), ["float32"], lora, None)
+    three = _to_load(("a", "b", "c"), ["float32"], lora, None)
     assert [entry.adapter for entry in three] == [None, lora, lora]
-    formats = _several(("a",), ["float32", "bfloat16"], None, "untrained")
+    formats = _to_load(("a",), ["float32", "bfloat16"], None, "untrained")
     assert [(entry.dtype, entry.adapter) for entry in formats] == [("float32", None), ("bfloat16", None)]
 
 
