@@ -134,3 +134,25 @@ def test_a_bias_in_single_precision_does_not_hide_the_factors() -> None:
         network = network_of(kind).eval()
         weights = td.load(network, inputs=inputs).attention(1)
         torch.testing.assert_close(weights.query.transpose(1, 2).flatten(0, 1), network.blocks[0].qkv.weight[:DIM])
+
+
+class InHalf(Network):
+    def forward(self, ids: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(ids)
+
+
+def test_a_network_that_asks_for_autocast_is_read_and_keeps_its_own_states() -> None:
+    torch.manual_seed(0)
+    network = InHalf().eval()
+    ckpt, states = td.load(network, inputs=inputs), list[Tensor]()
+    ids = torch.arange(9)
+    hooks = [block.register_forward_hook(lambda *given: states.append(given[2].clone())) for block in network.blocks]
+    with torch.no_grad():
+        network(ids[None])
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(ckpt.states(ids).feed_forward[1:], torch.cat(states))
+    query = ckpt.attention(1).query.transpose(1, 2).flatten(0, 1)
+    torch.testing.assert_close(query, network.blocks[0].qkv.weight[:DIM])  # pyright: ignore
+    assert not torch.is_autocast_enabled("cpu")

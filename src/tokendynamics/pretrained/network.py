@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import get_ident
 from typing import Any, cast
 
 import torch
@@ -234,6 +235,28 @@ def _in_evaluation(network: nn.Module) -> Iterator[None]:
     finally:
         for module in former:
             module.training = True
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Let passes of this thread inside the block leave numbers in their formats where a network asks for autocast.
+
+    Its rounding would hide which module gives which column.
+    """
+    kind: Any = torch.autocast
+    former, thread = kind.__enter__, get_ident()
+
+    def enter(context: Any) -> Any:
+        entered = former(context)
+        if get_ident() == thread:
+            torch.set_autocast_enabled(context.device, False)
+        return entered
+
+    try:
+        kind.__enter__ = enter
+        yield
+    finally:
+        kind.__enter__ = former
 
 
 @contextmanager

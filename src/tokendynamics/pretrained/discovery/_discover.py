@@ -30,6 +30,7 @@ from tokendynamics.pretrained.discovery._sequence_checks import check_axes, chec
 from tokendynamics.pretrained.discovery._trials import scales_with_length, sees_order
 from tokendynamics.pretrained.discovery.layout import ROUNDING, AttentionLayout, BlockLayout, Layout, Positions
 from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.network import without_autocast
 from tokendynamics.pretrained.other_libraries import silenced
 
 _SEED = 20
@@ -67,7 +68,7 @@ def discover(
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
-    with torch.no_grad(), as_before(network), apart(network), silenced():
+    with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
         given = inputs(2)
         first = record(network, given)
         again = record(network, given)
@@ -96,7 +97,7 @@ def with_fixed_factors(
     several = [(place, known) for place, known in residuals if not set(known.factors.values()) <= {None, 1.0}]
     if not several:
         return discovery
-    with torch.no_grad(), as_before(network), apart(network), silenced():
+    with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
         recorded = record(network, inputs(2))
         blocks = _blocks(network, recorded)
         for place, known in several if len(blocks) == len(layers) else ():

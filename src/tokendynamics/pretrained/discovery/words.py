@@ -99,7 +99,7 @@ def norm_in_words(norm: Norm) -> str:
 def _read_in_words(attention: AttentionLayout) -> str:
     if attention.norm is not None:
         return f"{attention.norm[0]}, {norm_in_words(attention.norm[1])}"
-    return "a function of the state that is no norm of it" if attention.changed else "the state"
+    return "a function of the state that is not recognized as a norm of it" if attention.changed else "the state"
 
 
 def form_in_words(attention: AttentionLayout) -> str:
