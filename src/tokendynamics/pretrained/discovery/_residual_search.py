@@ -7,7 +7,8 @@ by trial: the block is run again with multiples of what its parts give.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._fitted_sums import BlockRecord, fitted_sum
-from tokendynamics.pretrained.discovery._trials import Repeated, acts_on, mixes_besides, proportion, repeated
+from tokendynamics.pretrained.discovery._trials import Repeated, acts_on, mixes_besides, proportional, repeated
 from tokendynamics.pretrained.discovery.layout import Residual
 
 _NO_SUM = "the block's output is no sum of its input and of outputs of its modules, each times a factor"
@@ -93,17 +94,18 @@ def _by_trial(inside: BlockRecord, projected: int, time: int | None) -> Residual
     attending += [
         call for call in inside.calls if call.norm is not None and any(call.reads_from(other) for other in attending)
     ]
-    proportional = False
+    added_by = cache(partial(_added_by, inside, usual))  # the same for every module that may give the attention's part
+    reads_sum = False
     for call in sorted(attending, key=lambda candidate: -candidate.end):
         after = _after_attention(inside, usual, call)
-        proportional = proportional or after is not None
-        parts = None if after is None else _feed_forward_by_trial(inside, usual, inside.whole(call), time)
+        reads_sum = reads_sum or after is not None
+        parts = None if after is None else _feed_forward_by_trial(inside, added_by, inside.whole(call), time)
         if after is not None and parts is not None:
             attention = (inside.whole(call), after[1])
             kept = _kept_of(inside, usual, [name for name, _ in (attention, *parts)])
             if kept is not None:
                 return _with_factors_by_token(inside, attention, parts, after[0], kept)
-    if attending and not proportional:
+    if attending and not reads_sum:
         name = inside.whole(min(attending, key=lambda call: call.end))
         raise LayoutNotFoundError(f"{_NO_SUM}, and what {name} adds to it is not proportional to what it gives")
     return None
@@ -144,11 +146,26 @@ def _with_factors_by_token(
     )
 
 
-def _multiplied(inside: BlockRecord, usual: Repeated, names: Sequence[str]) -> tuple[Repeated, ...] | None:
-    """Return runs of a block with none, half, the whole and twice as much of what some modules give."""
-    runs = [repeated(inside.block, dict.fromkeys(names, factor)) for factor in (0.0, 0.5, 2.0)]
-    none, half, twice = runs
-    return None if none is None or half is None or twice is None else (none, half, usual, twice)
+class _Multiplied:
+    """Runs of a block with multiples of what some modules give, each made when it is asked for."""
+
+    def __init__(self, inside: BlockRecord, names: Sequence[str]) -> None:
+        self._block, self._names, self._runs = inside.block, names, dict[float, Repeated | None]()
+
+    def at(self, factor: float) -> Repeated | None:
+        """Return the run with this factor; None where the block cannot be run by itself."""
+        if factor not in self._runs:
+            self._runs[factor] = repeated(self._block, dict.fromkeys(self._names, factor))
+        return self._runs[factor]
+
+    def proportional(self, none: Tensor, whole: Tensor, states_of: Callable[[Repeated], Tensor | None]) -> bool:
+        """Tell whether some states are a sum with the part, from those without it and those with the whole."""
+
+        def states(factor: float) -> Tensor | None:
+            run = self.at(factor)
+            return None if run is None else states_of(run)
+
+        return proportional(none, partial(states, 0.5), whole, partial(states, 2.0))
 
 
 def _after_attention(inside: BlockRecord, usual: Repeated, call: ModuleCall) -> tuple[str | None, float | None] | None:
@@ -162,22 +179,30 @@ def _after_attention(inside: BlockRecord, usual: Repeated, call: ModuleCall) -> 
     Returns:
         None where the state is no sum with the part.
     """
-    runs = _multiplied(inside, usual, [inside.whole(call)])
-    if runs is None:
+    runs = _Multiplied(inside, [inside.whole(call)])
+    without = runs.at(0.0)
+    if without is None:
         return None
     for reader in sorted(inside.calls, key=lambda candidate: candidate.start):
         name = inside.name(reader)
-        states = [read for run in runs if (read := run.read.get(name)) is not None and read.shape == inside.x.shape]
-        if reader.start < call.end or len(states) < len(runs):
+        none, whole = without.read.get(name), usual.read.get(name)
+        if reader.start < call.end or none is None or whole is None or not none.shape == whole.shape == inside.x.shape:
             continue
-        none, _, whole, _ = states
         # What reads the part alone, such as its gate, reads nothing without it.
         if not torch.equal(none, whole) and float(none.norm()) > _NOTHING * float(whole.norm()):
-            return None if proportion(*states) is None else (name, _factor(inside, call, whole - none))
-    states = [run.y for run in runs]
-    if torch.equal(states[0], usual.y) or proportion(*states) is None:
+            is_sum = runs.proportional(none, whole, partial(_read_by, name))
+            return (name, _factor(inside, call, whole - none)) if is_sum else None
+    if torch.equal(without.y, usual.y) or not runs.proportional(without.y, usual.y, _output_of):
         return None
-    return None, _factor(inside, call, usual.y - states[0])
+    return None, _factor(inside, call, usual.y - without.y)
+
+
+def _read_by(name: str, run: Repeated) -> Tensor | None:
+    return run.read.get(name)
+
+
+def _output_of(run: Repeated) -> Tensor:
+    return run.y
 
 
 def _factor(inside: BlockRecord, call: ModuleCall, added: Tensor) -> float | None:
@@ -186,12 +211,14 @@ def _factor(inside: BlockRecord, call: ModuleCall, added: Tensor) -> float | Non
     return 1.0 if float((added - given).norm()) <= _LEFT * float(given.norm()) else None
 
 
-def _feed_forward_by_trial(inside: BlockRecord, usual: Repeated, attention: str, time: int) -> list[_Part] | None:
+def _feed_forward_by_trial(
+    inside: BlockRecord, added_by: Callable[[tuple[str, ...]], Tensor | None], attention: str, time: int
+) -> list[_Part] | None:
     """Return the modules that give the feed-forward part, in the order in which they ran; None where they are no sum.
 
     Args:
         inside: What the modules of the block gave.
-        usual: What they give when it is run again.
+        added_by: Returns what modules add to the block's output; see `_added_by`.
         attention: Gives the attention's part.
         time: When the attention ran.
     """
@@ -203,14 +230,14 @@ def _feed_forward_by_trial(inside: BlockRecord, usual: Repeated, attention: str,
     calls = {inside.name(call): call for call in outer}
     if len(calls) > _MOST_PARTS:
         return None
-    added = {name: what for name in calls if (what := _added_by(inside, usual, [name])) is not None}
+    added = {name: what for name in calls if (what := added_by((name,))) is not None}
     names = [name for name in added if not any(acts_on(inside.block, name, other) for other in added if other != name)]
     names = [name for name in names if not _through(inside, name, attention)]
     for name in names:
         ahead = acts_on(inside.block, name, attention) is not False
         if ahead or mixes_besides(inside.block, attention, name):
             return None
-    if names and _added_by(inside, usual, names) is None:
+    if names and added_by(tuple(names)) is None:
         return None
     return [(name, _factor(inside, calls[name], added[name])) for name in names]
 
@@ -223,10 +250,13 @@ def _through(inside: BlockRecord, name: str, attention: str) -> bool:
 
 def _added_by(inside: BlockRecord, usual: Repeated, names: Sequence[str]) -> Tensor | None:
     """Return what some modules add to the block's output; None where it is no sum with that and something else."""
-    runs = _multiplied(inside, usual, names)
-    if runs is None or torch.equal(runs[0].y, usual.y) or float(runs[0].y.norm()) <= _NOTHING * float(usual.y.norm()):
+    runs = _Multiplied(inside, names)
+    without = runs.at(0.0)
+    if without is None or torch.equal(without.y, usual.y):
         return None
-    return None if proportion(*(run.y for run in runs)) is None else usual.y - runs[0].y
+    if float(without.y.norm()) <= _NOTHING * float(usual.y.norm()):
+        return None
+    return usual.y - without.y if runs.proportional(without.y, usual.y, _output_of) else None
 
 
 def _kept_of(inside: BlockRecord, usual: Repeated, parts: Sequence[str]) -> tuple[str, bool] | None:

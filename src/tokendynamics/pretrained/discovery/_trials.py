@@ -240,29 +240,46 @@ def _keep_first(kept: dict[str, Tensor], name: str, states: Tensor) -> None:
         kept[name] = states.clone()
 
 
-def proportion(none: Tensor, half: Tensor, whole: Tensor, twice: Tensor) -> Literal["sum", "norm"] | None:
-    """Tell whether states are a sum with none, half, the whole and twice of a part.
+def proportional(
+    none: Tensor, half: Callable[[], Tensor | None], whole: Tensor, twice: Callable[[], Tensor | None]
+) -> bool:
+    """Tell whether states are a sum with none, half, the whole and twice of a part, or a norm of such a sum.
 
-    Returns:
-        "norm" if they are such a sum after a norm without a gain and a bias; None if they are neither.
+    The norm has no gain and no bias. Most states that are no sum show it with half of the part: the others are made
+    only where they are needed.
     """
-    none, half, whole, twice = (states.double() for states in (none, half, whole, twice))
+    halved = half()
+    if halved is None or halved.shape != whole.shape:
+        return False
+    none, halved, whole = (states.double() for states in (none, halved, whole))
     near = _OF_CHANGE * float((whole - none).norm()) + CHANGED * float(whole.norm())
-    if float((half - (none + whole) / 2).norm()) <= near and float((twice - 2 * whole + none).norm()) <= near:
-        return "sum"
-    lengths = [states.norm(dim=-1) for states in (none, half, whole, twice)]
-    if not all(bool(((length - lengths[2]).abs() <= _OF_CHANGE * lengths[2]).all()) for length in lengths):
-        return None
+    added = float((halved - (none + whole) / 2).norm()) <= near
+    lengths = [states.norm(dim=-1) for states in (none, halved, whole)]
+    normed = all(bool(((length - lengths[2]).abs() <= _OF_CHANGE * lengths[2]).all()) for length in lengths)
+    doubled = twice() if added or normed else None
+    if doubled is None or doubled.shape != whole.shape:
+        return False
+    doubled = doubled.double()
+    if added and float((doubled - 2 * whole + none).norm()) <= near:
+        return True
+    return normed and _norm_of_sum(none, halved, whole, doubled, near)
+
+
+def _norm_of_sum(none: Tensor, half: Tensor, whole: Tensor, twice: Tensor, near: float) -> bool:
+    """Tell whether states of equal length are a norm of a sum with none, half, the whole and twice of a part."""
+    lengths = twice.norm(dim=-1)
+    if not bool(((lengths - whole.norm(dim=-1)).abs() <= _OF_CHANGE * whole.norm(dim=-1)).all()):
+        return False
     # A norm gives λ(u + αv): half is that of ρ·none and whole, and so is twice as much with other multiples.
     pair = torch.stack((none, whole), dim=-1)
     solution = torch.linalg.lstsq(pair, half[..., None]).solution
     if not bool((solution > _OF_CHANGE).all()):  # it changes nothing by how much there is, as before a norm of its own
-        return None
+        return False
     ratio = solution[..., :1, 0] / solution[..., 1:, 0]
     expected_twice = 2 * whole - ratio * none
-    expected_twice = expected_twice * (lengths[3] / expected_twice.norm(dim=-1).clamp_min(1e-300))[..., None]
+    expected_twice = expected_twice * (lengths / expected_twice.norm(dim=-1).clamp_min(1e-300))[..., None]
     fits = float((pair @ solution - half[..., None]).norm()) <= near
-    return "norm" if fits and float((expected_twice - twice).norm()) <= near else None
+    return fits and float((expected_twice - twice).norm()) <= near
 
 
 def attends_by_token(block: ModuleCall) -> Literal["yes", "heads first", "no"]:
