@@ -131,6 +131,8 @@ def test_steps_only_rise(watched: Monitor) -> None:
             watched.measure(gpt2(), step)
     with pytest.raises(ArgumentTypeError, match="model"):
         Monitor(texts()).measure("gpt2", 1)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ArgumentTypeError, match="model"):
+        Monitor(texts()).step("gpt2")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_loop_that_counts_from_below_what_was_measured_is_not_stopped() -> None:

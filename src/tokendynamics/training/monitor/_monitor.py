@@ -115,11 +115,15 @@ class Monitor(Readable, TrainerCallback):
         self._seconds, self._elapsed, self._first_ended = 0.0, 0.0, None
         self._failed: set[str] = set()
 
+    @typed_arguments
     def step(self, model: nn.Module) -> None:
         """Count a step of a training loop, and measure at the first and at each `every`-th; afterwards.
 
         Args:
             model: As the loop has it.
+
+        Raises:
+            ArgumentTypeError: No network.
         """
         self._calls += 1
         if (self._calls == 1 or self._calls % self.every == 0) and self._calls >= self._next:
