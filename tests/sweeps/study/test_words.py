@@ -14,6 +14,7 @@ from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.report.training._study_page import _of_tuning, arms_table, claims_table, comparisons_table
 from tokendynamics.sweeps.study import StudyResult
 from tokendynamics.sweeps.study.paired import interval
+from tokendynamics.words import signed
 
 SPREAD = np.array([-0.02, -0.01, 0.0, 0.01, 0.02])
 
@@ -114,6 +115,27 @@ def test_differences_that_are_all_the_same_need_no_seeds() -> None:
     assert about(StudyResult(result.dataset), "b equals") == (
         "b equals baseline on every seed (5 paired seeds): not significant."
     )
+
+
+@pytest.mark.parametrize("size", [None, 0.01])
+@pytest.mark.parametrize("shift", [-0.02, 0.0, 0.02])
+def test_equal_differences_have_no_interval_and_prove_nothing(shift: float, size: float | None) -> None:
+    dataset = found([{"better": "b", "worse": "baseline", "difference": size}], "higher", b=0.0).dataset
+    dataset["measure"].values[:] = np.array([0.91, 0.93, 0.91, 0.95, 0.93]) + np.array([[0.0], [shift]])
+    result = StudyResult(dataset)
+    claim = about(result, "Claim: b is better")
+    assert "cannot be decided at this size: all differences are equal, so that no confidence interval follows" in claim
+    if shift:
+        sentence = about(result, "The difference b − baseline is ")
+        assert sentence.startswith(f"The difference b − baseline is {signed(shift)} bits per byte for each of 5 paired")
+        assert result.answer == (
+            "No comparison can be decided: each arm differs from the reference by one amount on all the finished seeds "
+            "that they share."
+        )
+    dataset["measure"].values[1, 0] += 0.01
+    other = StudyResult(dataset)
+    assert "all differences are equal" not in " ".join(other.sentences)
+    assert "p = " in about(other, "Claim: b is better")
 
 
 @pytest.mark.parametrize(

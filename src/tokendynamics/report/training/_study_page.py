@@ -262,7 +262,7 @@ def _name(pair: PairedComparison) -> str:
 
 def _mean(pair: PairedComparison) -> str:
     if pair.low is None or pair.high is None:
-        return f"{signed(pair.mean)}, one seed"
+        return f"{signed(pair.mean)}, {'one seed' if len(pair.seeds) < 2 else 'equal on all seeds'}"
     return f"{signed(pair.mean)} ({signed(pair.low)} to {signed(pair.high)})"
 
 

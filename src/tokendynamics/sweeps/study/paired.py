@@ -22,6 +22,9 @@ End = Literal["largest", "smallest"]
 
 _MOST_SEEDS = 100_000
 
+_ROUNDING = 1e-12
+"""Spread of differences, of the largest measure, that is rounding: 0.93 − 0.91 is not 0.95 − 0.93."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -60,15 +63,17 @@ class PairedComparison:
         left_out: Seeds that one of the two has not finished.
         differences: Measure of the arm minus that of the reference, one a seed.
         mean: Of the differences; None without a pair.
-        low: Lower end of the t-interval of the mean; None with fewer than two pairs.
+        low: Lower end of the t-interval of the mean; None with fewer than two pairs, or where all differences are
+            equal: so are those of a coarse measure by chance, and their spread is not known.
         high: Upper end; likewise.
-        p: Two-sided p-value of a mean of zero; None with fewer than two pairs.
-        verdict: "separated" where the interval leaves out zero; "undecided" with fewer than two pairs.
+        p: Two-sided p-value of a mean of zero; None likewise.
+        verdict: "separated" where the interval leaves out zero; "undecided" without an interval, but "not separated"
+            where all differences are zero.
         better: Whether the arm is the better one; None unless separated.
         detectable: The smallest true difference that would be significant with 80 % probability, given the number of
-            pairs and their standard deviation; None with fewer than two pairs.
+            pairs and their standard deviation; None without an interval.
         needed: Pairs that would separate a true difference as large as the mean, with the deviation of these, with
-            that probability; None where it is zero, would take more than 100,000, or with fewer than two pairs.
+            that probability; None where it would take more than 100,000, or without an interval.
 
     >>> values = {"a": {1: 2.0, 2: 3.0}, "b": {1: 1.0, 2: 2.2}}
     >>> found = compared("b", "a", values, (1, 2), confidence=0.95, lower_is_better=True)
@@ -157,9 +162,12 @@ def compared(
     differences = np.array([values[arm][seed] - values[reference][seed] for seed in pairs], dtype=np.float64)
     left_out = tuple(seed for seed in seeds if seed not in pairs)
     of_whom = (arm, reference, pairs, left_out, tuple(differences.tolist()))
-    if len(pairs) < 2:
+    largest = max((abs(values[one][seed]) for one in (arm, reference) for seed in pairs), default=0.0)
+    if len(pairs) < 2 or float(np.ptp(differences)) <= _ROUNDING * largest:
         mean = float(differences[0]) if len(pairs) else None
-        return PairedComparison(*of_whom, mean, None, None, None, "undecided", None, None, None)
+        equal = len(pairs) > 1 and abs(differences[0]) <= _ROUNDING * largest
+        verdict = "not separated" if equal else "undecided"
+        return PairedComparison(*of_whom, mean, None, None, None, verdict, None, None, None)
     mean, low, high = interval(differences, confidence)
     separated = low > 0 or high < 0
     deviation, strictest = float(differences.std(ddof=1)), 1 - (1 - confidence) / tests
@@ -295,7 +303,7 @@ class TestedClaim:
         claim: The claim.
         comparison: Of the better arm with the worse; its interval is that of this claim by itself, and `detectable`
             and `needed` are those of the strictest of the tests.
-        p: p-value of no difference, corrected for all tests of the study's claims; None with fewer than two pairs.
+        p: p-value of no difference, corrected for all tests of the study's claims; None where the comparison has none.
         p_size: Likewise of a difference as large as the claimed one; None also where none is claimed.
         decision: "holds": separated in the claimed direction, from the claimed difference where there is one; "does
             not hold": separated in the other direction, or from all differences as large as the claimed one; both

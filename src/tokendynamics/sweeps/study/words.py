@@ -24,6 +24,9 @@ ONE_SEED = (
 VERDICTS = {"separated": "significant", "not separated": "not significant", "undecided": "undecided"}
 """The words for a comparison's verdict."""
 
+_ONE_PAIR = "one pair has no confidence interval"
+_EQUAL = "all differences are equal, so that no confidence interval follows from how they vary"
+
 _NAMED = 5
 """Most runs that a sentence names."""
 
@@ -72,13 +75,18 @@ def answer(comparisons: Sequence[PairedComparison], reference: str) -> str:
     significant = [pair for pair in comparisons if pair.better is not None]
     undecided = sum(pair.verdict == "undecided" for pair in comparisons)
     if undecided == len(comparisons):
-        return "No comparison is possible: no arm shares two finished seeds with the reference."
+        if all(len(pair.seeds) < 2 for pair in comparisons):
+            return "No comparison is possible: no arm shares two finished seeds with the reference."
+        return (
+            "No comparison can be decided: each arm differs from the reference by one amount on all the finished seeds "
+            "that they share."
+        )
     if len(comparisons) == 1:
         (pair,) = comparisons
         if pair.better is None:
             return f"{pair.arm} does not differ significantly from {reference}."
         return f"{pair.arm} is significantly {'better' if pair.better else 'worse'} than {reference}."
-    rest = f"; {undecided} of {len(comparisons)} cannot be compared" if undecided else ""
+    rest = f"; {undecided} of {len(comparisons)} cannot be decided" if undecided else ""
     if not significant:
         return f"No arm differs significantly from {reference}{rest}."
     sides = [
@@ -153,20 +161,20 @@ def about_comparison(pair: PairedComparison, unit: str, confidence: float) -> st
     """Return an arm's difference from the reference with its confidence interval, and whether it is significant."""
     if pair.mean is None:
         return f"{pair.arm} cannot be compared with {pair.reference}: no seed finished in both{_left_out(pair)}."
+    seeds = f"{plural(len(pair.seeds), 'paired seed')}{_left_out(pair)}"
+    if pair.verdict == "not separated" and pair.low is None:
+        return f"{pair.arm} equals {pair.reference} on every seed ({seeds}): not significant."
     if pair.low is None or pair.high is None:
-        return (
-            f"The difference {pair.arm} − {pair.reference} is {signed(pair.mean)} {unit} for one seed{_left_out(pair)}"
-            ": undecided, because one pair has no confidence interval."
-        )
-    places, seeds = places_for((pair.low, pair.high)), f"{plural(len(pair.seeds), 'paired seed')}{_left_out(pair)}"
+        whose, why = (f"each of {seeds}", _EQUAL) if len(pair.seeds) > 1 else ("one seed" + _left_out(pair), _ONE_PAIR)
+        of_both = f"The difference {pair.arm} − {pair.reference} is {signed(pair.mean)} {unit} for {whose}"
+        return f"{of_both}: undecided, because {why}."
+    places = places_for((pair.low, pair.high))
     if pair.better is not None:
         ends = sorted((abs(pair.low), abs(pair.high)))
         return (
             f"{pair.arm} is significantly {'better' if pair.better else 'worse'} than {pair.reference}, by "
             f"{fixed(abs(pair.mean), places)} {unit} ({interval(ends, confidence, places=places)}, {seeds})."
         )
-    if not any(pair.differences):
-        return f"{pair.arm} equals {pair.reference} on every seed ({seeds}): not significant."
     return (
         f"The difference {pair.arm} − {pair.reference} of {fixed(pair.mean, places, sign=True)} {unit} is not "
         f"significant ({interval((pair.low, pair.high), confidence, places=places)}, {seeds}). {_power(pair, unit)}"
@@ -189,7 +197,8 @@ def about_claim(tested: TestedClaim, unit: str) -> str:
     sized = tested.claim.difference is not None
     start = f"Claim: {claimed(tested.claim, unit)}: {tested.decision}"
     if tested.p is None:
-        return f"{start}: fewer than two seeds finished in both arms."
+        equal = len(tested.comparison.seeds) > 1
+        return f"{start}: {_EQUAL if equal else 'fewer than two seeds finished in both arms'}."
     corrected = f", corrected for {tested.tests} tests" if tested.tests > 1 else ""
     p = f"p = {number(tested.p, 2)}{corrected}"
     size = p if tested.p_size is None else f"p = {number(tested.p_size, 2)}{corrected}"
@@ -224,8 +233,6 @@ def about_tests(comparisons: Sequence[PairedComparison], claims: Sequence[Tested
 
 
 def _power(pair: PairedComparison, unit: str) -> str:
-    if pair.detectable == 0:
-        return "All differences are equal."
     power = (
         f"A true difference of {number(pair.detectable, 2)} {unit} would be detected with {percent(POWER)} probability"
     )
