@@ -52,6 +52,7 @@ def test_the_p_value_is_the_closed_form(values: tuple[float, ...]) -> None:
     [
         ({}, (None, None, None)),
         ({3: 2.5}, (2.5, None, None)),
+        ({3: 0.97, 5: 0.97, 6: 0.97}, (0.97, None, None)),
         ({3: 1.0, 5: 3.0}, (2.0, 2.0 - 12.706204736, 2.0 + 12.706204736)),  # Student's t with one degree of freedom
     ],
 )

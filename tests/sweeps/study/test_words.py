@@ -132,6 +132,7 @@ def test_equal_differences_have_no_interval_and_prove_nothing(shift: float, size
             "No comparison can be decided: each arm differs from the reference by one amount on all the finished seeds "
             "that they share."
         )
+        assert result.table[2][4].endswith("(equal in 5 runs)")
     dataset["measure"].values[1, 0] += 0.01
     other = StudyResult(dataset)
     assert "all differences are equal" not in " ".join(other.sentences)

@@ -221,7 +221,7 @@ def differences(result: StudyResult) -> Figure:
         ident,
         _DIFFERENCES_QUESTION,
         f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {level} "
-        f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval. "
+        f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval, nor have equal differences. "
         f"{T_COVERAGE}.",
         Differences(
             [
@@ -304,7 +304,7 @@ def arms_table(result: StudyResult) -> Table:
     better = "lower" if result.lower_is_better else "higher"
     caption = (
         f"{result.unit.capitalize()} on the test split, {better} is better: mean over the finished seeds with "
-        f"its {percent(result.confidence)} t-interval; one seed has none"
+        f"its {percent(result.confidence)} t-interval; one seed and equal seeds have none"
     )
     return Table(caption, ("Arm", "Finished", "Learning rate", "Mean", "Low", "High"), tuple(rows))
 

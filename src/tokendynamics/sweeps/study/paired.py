@@ -36,7 +36,7 @@ class Arm:
         finished: How many of them it has.
         learning_rate: The highest of its schedule; None where tuning found none.
         mean: Of the measure over the finished seeds; None without one.
-        low: Lower end of the t-interval of the mean; None with fewer than two.
+        low: Lower end of the t-interval of the mean; None with fewer than two, or where all are equal.
         high: Upper end; likewise.
         learning_rate_at_end: Whether the learning rate is the largest or the smallest that tuning tried, so that a
             better one may lie beyond; None where it is neither, or was not tuned.
@@ -128,7 +128,7 @@ def arm_of(
     rate = learning_rate if math.isfinite(learning_rate) else None
     numbers = np.array(list(values.values()), dtype=np.float64)
     mean = float(numbers[0]) if len(numbers) else None
-    ends = interval(numbers, confidence) if len(numbers) > 1 else (mean, None, None)
+    ends = interval(numbers, confidence) if _vary(numbers, numbers) else (mean, None, None)
     return Arm(name, runs, len(numbers), rate, *ends, learning_rate_at_end=at_end(learning_rate, tried))
 
 
@@ -162,10 +162,10 @@ def compared(
     differences = np.array([values[arm][seed] - values[reference][seed] for seed in pairs], dtype=np.float64)
     left_out = tuple(seed for seed in seeds if seed not in pairs)
     of_whom = (arm, reference, pairs, left_out, tuple(differences.tolist()))
-    largest = max((abs(values[one][seed]) for one in (arm, reference) for seed in pairs), default=0.0)
-    if len(pairs) < 2 or float(np.ptp(differences)) <= _ROUNDING * largest:
+    measures = np.array([values[one][seed] for one in (arm, reference) for seed in pairs])
+    if not _vary(differences, measures):
         mean = float(differences[0]) if len(pairs) else None
-        equal = len(pairs) > 1 and abs(differences[0]) <= _ROUNDING * largest
+        equal = len(pairs) > 1 and not _vary(np.array([0.0, differences[0]]), measures)
         verdict = "not separated" if equal else "undecided"
         return PairedComparison(*of_whom, mean, None, None, None, verdict, None, None, None)
     mean, low, high = interval(differences, confidence)
@@ -182,6 +182,11 @@ def compared(
         detectable=deviation * detectable(len(pairs), strictest),
         needed=pairs_needed(abs(mean), deviation, strictest),
     )
+
+
+def _vary(values: np.ndarray, measures: np.ndarray) -> bool:
+    """Return whether values made of measures differ from each other by more than rounding."""
+    return len(values) > 1 and float(np.ptp(values)) > _ROUNDING * float(np.abs(measures).max())
 
 
 def interval(values: np.ndarray, confidence: float) -> tuple[float, float, float]:

@@ -52,8 +52,8 @@ def table(
         pair = by_arm.get(arm.name)
         rate = "none" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         rate += f" ({arm.learning_rate_at_end} tried)" if arm.learning_rate_at_end else ""
-        mean = _ends(arm.mean, arm.low, arm.high, lambda value: number(value, 4))
-        difference = "" if pair is None else _ends(pair.mean, pair.low, pair.high, signed)
+        mean = _ends(arm.mean, arm.low, arm.high, arm.finished, lambda value: number(value, 4))
+        difference = "" if pair is None else _ends(pair.mean, pair.low, pair.high, len(pair.seeds), signed)
         verdict = "reference" if pair is None else verdict_of(pair)
         rows.append((arm.name, rate, f"{arm.finished}/{arm.runs}", mean, difference, verdict))
     return rows
@@ -241,10 +241,12 @@ def _power(pair: PairedComparison, unit: str) -> str:
     return f"{power}; the observed one takes {plural(pair.needed, 'seed')}."
 
 
-def _ends(mean: float | None, low: float | None, high: float | None, write: Callable[[float], str]) -> str:
+def _ends(mean: float | None, low: float | None, high: float | None, runs: int, write: Callable[[float], str]) -> str:
     if mean is None:
         return "no run"
-    return f"{write(mean)} ({'one run' if low is None or high is None else f'{write(low)} to {write(high)}'})"
+    if low is None or high is None:
+        return f"{write(mean)} ({'one run' if runs == 1 else f'equal in {runs} runs'})"
+    return f"{write(mean)} ({write(low)} to {write(high)})"
 
 
 def _left_out(pair: PairedComparison) -> str:
