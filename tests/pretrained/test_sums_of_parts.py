@@ -348,6 +348,7 @@ def test_other_sums_have_no_gates(form: str, words: str) -> None:
     with pytest.raises(CheckpointError) as error:
         ckpt.gated()
     assert any(clause in str(error.value) for clause in words.split("|"))
+    assert ("proportional" in str(error.value)) == ("proportional" in words)
 
 
 TEXTS = [torch.randint(0, VOCABULARY, (9,), generator=torch.Generator().manual_seed(seed)) for seed in range(6)]

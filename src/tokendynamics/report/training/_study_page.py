@@ -221,8 +221,8 @@ def differences(result: StudyResult) -> Figure:
         ident,
         _DIFFERENCES_QUESTION,
         f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {level} "
-        f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval, nor have equal "
-        "differences. "
+        f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval, nor "
+        "have equal differences. "
         f"{T_COVERAGE}.",
         Differences(
             [
