@@ -339,7 +339,7 @@ def test_a_gate_is_an_edit_of_the_weights(form: str, part: str, gate: float) -> 
         ("normalized by a function", "what attn adds to it is not proportional to what it gives"),
         ("highway and weights of the block", "is no sum of its input and of outputs of its modules"),
         ("highway and a convolution", "is no sum of its input and of outputs of its modules"),
-        ("norms behind and weights of the block", "is no sum of its input and of outputs of its modules"),
+        ("norms behind and weights of the block", "what attn adds to it is not proportional to what it gives"),
     ],
 )
 def test_other_sums_have_no_gates(form: str, words: str) -> None:

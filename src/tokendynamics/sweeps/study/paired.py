@@ -185,7 +185,7 @@ def compared(
 
 
 def _vary(values: np.ndarray, measures: np.ndarray) -> bool:
-    """Return whether values made of measures differ from each other by more than rounding."""
+    """Return whether values computed from measures differ from each other by more than rounding."""
     return len(values) > 1 and float(np.ptp(values)) > _ROUNDING * float(np.abs(measures).max())
 
 
