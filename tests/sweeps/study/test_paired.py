@@ -126,7 +126,7 @@ def test_as_many_pairs_as_are_needed_detect_the_difference() -> None:
         ((), True, "undecided", None),
         ((0.2, 0.2), True, "undecided", None),
         ((0.93 - 0.91, 0.95 - 0.93, 0.91 - 0.89), True, "undecided", None),  # equal but for rounding
-        ((0.0, 0.0, 0.0), True, "not separated", None),
+        ((0.0, 0.0), True, "not separated", None),
     ],
 )
 def test_the_verdict_follows_the_interval(

@@ -100,6 +100,7 @@ def test_one_pair_and_none_are_undecided() -> None:
     assert about(result, "The difference b − baseline is ").endswith(
         "bits per byte for one seed: undecided, because one pair has no confidence interval."
     )
+    assert result.table[2][4].endswith("(one run)")
     result.dataset["status"].values[:] = "failed"
     nothing = StudyResult(result.dataset)
     assert about(nothing, "b cannot") == "b cannot be compared with baseline: no seed finished in both, without seed 1."
@@ -117,22 +118,23 @@ def test_differences_that_are_all_the_same_need_no_seeds() -> None:
     )
 
 
+@pytest.mark.parametrize("seeds", [2, 5])
 @pytest.mark.parametrize("size", [None, 0.01])
 @pytest.mark.parametrize("shift", [-0.02, 0.0, 0.02])
-def test_equal_differences_have_no_interval_and_prove_nothing(shift: float, size: float | None) -> None:
-    dataset = found([{"better": "b", "worse": "baseline", "difference": size}], "higher", b=0.0).dataset
-    dataset["measure"].values[:] = np.array([0.91, 0.93, 0.91, 0.95, 0.93]) + np.array([[0.0], [shift]])
+def test_equal_differences_have_no_interval_and_prove_nothing(shift: float, size: float | None, seeds: int) -> None:
+    dataset = found([{"better": "b", "worse": "baseline", "difference": size}], "higher", seeds, b=0.0).dataset
+    dataset["measure"].values[:] = np.array([0.91, 0.93, 0.91, 0.95, 0.93])[:seeds] + np.array([[0.0], [shift]])
     result = StudyResult(dataset)
     claim = about(result, "Claim: b is better")
     assert "cannot be decided at this size: all differences are equal, so that no confidence interval follows" in claim
     if shift:
         sentence = about(result, "The difference b − baseline is ")
-        assert sentence.startswith(f"The difference b − baseline is {signed(shift)} bits per byte for each of 5 paired")
+        assert sentence.startswith(f"The difference b − baseline is {signed(shift)} bits per byte for each of {seeds}")
         assert result.answer == (
             "No comparison can be decided: each arm differs from the reference by one amount on all the finished seeds "
             "that they share."
         )
-        assert result.table[2][4].endswith("(equal in 5 runs)")
+        assert result.table[2][4].endswith(f"(equal in {seeds} runs)")
     dataset["measure"].values[1, 0] += 0.01
     other = StudyResult(dataset)
     assert "all differences are equal" not in " ".join(other.sentences)
