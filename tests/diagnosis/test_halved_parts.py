@@ -170,7 +170,8 @@ def test_without_a_language_head_nothing_is_claimed(compared: Comparison) -> Non
     encoder = network("bert")
     both = td.compare(encoder, encoder, texts=[[5, 9, 33], [12, 3, 44]], halved=True, weights=False)
     assert (
-        "neither has a known loss (it is not known to predict the next token from earlier ones alone)." in said(both)[0]
+        "neither has a known loss (the network is not known to predict the next token from earlier ones alone)."
+        in said(both)[0]
     )
 
 

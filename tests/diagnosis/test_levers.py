@@ -297,7 +297,7 @@ def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
     lever_table = td.levers(_averaging([0.7] * 6), _prompts())
     assert lever_table.answer == ALL_LAYERS
     assert lever_table.kappa > 0.9
-    assert "No single part helps" in lever_table.text
+    assert "No single part was found whose removal halves the similarity" in lever_table.text
     assert "a single part causes" not in lever_table.text.lower()
     assert float(-lever_table.table.kappa_change.min()) < SHARE * lever_table.kappa
 
@@ -305,7 +305,10 @@ def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
 def test_a_collapse_that_some_layers_make_is_not_said_of_all() -> None:
     lever_table = td.levers(_averaging([1e-3, 1.5, 1e-3, 1e-3, 1.5, 1e-3, 1.5, 1e-3]), _prompts())
     assert lever_table.answer == "some layers do it and no single part helps"
-    assert "No single part helps, and 3 of 8 layers contribute (layers 2, 5, 7)." in lever_table.text
+    assert (
+        "No single part was found whose removal halves the similarity, and 3 of layers 1–8 contribute (layers 2, 5, 7)."
+        in lever_table.text
+    )
     assert "all layers" not in lever_table.text
 
 
@@ -553,13 +556,16 @@ def test_each_sentence_says_what_was_measured() -> None:
     )
     every = _sentences(0.9, 0.9, _trial(-0.1, 0.5), _trial(0.1, 0.0))
     assert every.startswith(
-        "No single part helps, and all layers contribute. Similarity κ after layer 6 is 0.90 (95 % CI 0.80–1.00). The "
+        "No single part was found whose removal halves the similarity, and all of layers 1–6 contribute. "
+        "Similarity κ after layer 6 is 0.90 (95 % CI 0.80–1.00). The "
     )
     assert "The one part tried, the attention of layer 1 at α = 0.5, changes it by −0.100" in every
     assert "and the loss by +0.500" in every
     assert "or of their initial weights, or the position of the norms. Measured" in every
     bare = _sentences(0.9, 0.9, _trial(-0.1, 0.5), where=1, normed=False)
-    assert bare.startswith("No single part helps. Similarity κ after layer 1 is 0.90")
+    assert bare.startswith(
+        "No single part was found whose removal halves the similarity. Similarity κ after layer 1 is 0.90"
+    )
     assert "or of their initial weights. Measured" in bare
     healthy = _sentences(0.3, 0.3, _trial(-0.2, 0.5), _trial(-0.05, 0.01))
     assert "tried at an estimated cost of at most 0.02 nats, the attention of layer 1" in healthy
@@ -590,7 +596,7 @@ def test_the_advice_says_the_same_without_symbols() -> None:
     )
     every = _advice(0.9, 0.9, _trial(-0.1, 0.5))
     still = "{} the one part tried, the attention of layer 1, {} leaves similarity at 0.80."
-    contribute = "No single part helps, and all layers contribute."
+    contribute = "No single part was found whose removal halves the similarity, and all of layers 1–6 contribute."
     assert every.startswith(
         f"{contribute} {still.format('Scaling', 'by 0.5')} Training can change what all layers share"
     )
@@ -600,7 +606,7 @@ def test_the_advice_says_the_same_without_symbols() -> None:
     assert _advice(0.9, 0.9).startswith(f"{contribute} Training")
     some = _advice(0.9, 0.9, _trial(-0.1, 0.5), layers=(2, 5))
     assert some == (
-        "No single part helps, and 2 of 6 layers contribute (layers 2, 5). "
+        "No single part was found whose removal halves the similarity, and 2 of layers 1–6 contribute (layers 2, 5). "
         f"{still.format('Scaling', 'by 0.5')} Combinations of parts were not tried."
     )
     needless = "No change is needed to avoid consensus."
@@ -633,9 +639,16 @@ def test_the_advice_of_a_diagnosis_does_not_contradict_its_state() -> None:
     advice = advice_finding(in_view_of(lever_table, sick), sick).text
     assert advice.startswith("No lever was tried for the rank collapse after layer 5. Similarity does not measure a ")
     assert "No change is needed" not in advice
-    causing = replace(lever_table, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+    causing = replace(
+        lever_table,
+        answer=ALL_LAYERS,
+        advice="No single part was found whose removal halves the similarity, and all of layers 1–6 contribute.",
+    )
     advice = advice_finding(in_view_of(causing, sick), sick).text
-    assert advice.startswith("No single part helps, and all layers contribute. Similarity does not measure a ")
+    assert advice.startswith(
+        "No single part was found whose removal halves the similarity, and all of layers 1–6 contribute. "
+        "Similarity does not measure a "
+    )
     assert advice.endswith(", so nothing was tried for it.")
     healthy = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), ())
     assert advice_finding(in_view_of(lever_table, healthy), healthy).text == lever_table.advice
@@ -887,7 +900,11 @@ def test_a_collapse_after_the_final_norm_needs_something_too(state: Any, named: 
 
 def test_what_similarity_does_not_measure_is_said_wherever_it_happens() -> None:
     levers = td.levers(_averaging([0.01] * 5), _prompts())
-    causing = replace(levers, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+    causing = replace(
+        levers,
+        answer=ALL_LAYERS,
+        advice="No single part was found whose removal halves the similarity, and all of layers 1–6 contribute.",
+    )
     worst, end = Worst("drawing together", 2, (2,)), tuple[Any, ...](("drawing together",) * 5)
     ending = "Similarity does not measure a collapse onto a line in both directions, so nothing was tried for it."
     normed = Verdict("drawing together", worst, end, (), (), "rank collapse")
@@ -949,7 +966,11 @@ def test_a_common_direction_counts_beside_another_state() -> None:
         verdict = Verdict("drawing together", Worst("drawing together", 5, (5,)), states, (what,), ())
         advice = in_view_of(levers, verdict).advice
         assert advice.startswith("No lever was tried for the common direction after layer 5.") == named
-        causing = replace(levers, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+        causing = replace(
+            levers,
+            answer=ALL_LAYERS,
+            advice="No single part was found whose removal halves the similarity, and all of layers 1–6 contribute.",
+        )
         assert ("does not measure the common direction" in advice_finding(causing, verdict).text) == named
 
 

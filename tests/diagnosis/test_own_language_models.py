@@ -221,8 +221,8 @@ def test_scores_that_do_not_predict_the_next_token_are_no_loss(kind: type[nn.Mod
     _, ckpt, texts = _loaded(kind)
     changed = td.what_if(ckpt, texts, {"layer 2 attention": 0})
     assert np.isnan(changed.loss.values).all()
-    causal = "it is not known to predict the next token from earlier ones alone"
-    last = "its head scores what follows the last token alone, not each token"
+    causal = "the network is not known to predict the next token from earlier ones alone"
+    last = "the head of the network scores what follows the last token alone, not each token"
     words = {_Bidirectional: causal, _OfTheLastByHand: last, _CentredOfTheLast: last}
     assert changed.attrs["no_loss"] == words.get(kind, "no head that predicts the next token was found")
 

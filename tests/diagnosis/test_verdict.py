@@ -24,7 +24,7 @@ from tokendynamics.diagnosis.tracing.words import (
     detailed_findings,
     jumps,
 )
-from tokendynamics.diagnosis.verdict import _continued
+from tokendynamics.diagnosis.verdict import _causes, _continued
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.words import Finding
 
@@ -128,6 +128,16 @@ def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -
     )
 
 
+def test_a_part_that_causes_most_of_a_small_rise_does_not_read_zero() -> None:
+    few = {"the attention of layer 1": 0.004, "the feed-forward part of layer 1": 0.0003}
+    few |= {f"the attention of layer {layer}": 0.0002 for layer in range(2, 8)}
+    assert _causes(few) == " The attention of layer 1 contributes +0.004 of the total +0.006."
+    even = {f"the attention of layer {layer}": 0.003 for layer in range(1, 9)}
+    words = " No small set of parts causes it; the largest contribution is +0.003 (attention, layer 8)."
+    assert _causes(even) == words
+    assert _causes({**few, "the attention of layer 1": 0.04}).startswith(" The attention of layer 1 contributes +0.04 ")
+
+
 def test_how_sure_it_is_follows_the_intervals_and_names_the_texts(measured: xr.Dataset) -> None:
     sure = judge(None, with_end(measured, consensus_relative=0.3)).details[0].text
     assert sure.startswith("Based on 4 texts (“one”, “two”, “three” and “four”); the verdict is the same throughout")
@@ -135,8 +145,11 @@ def test_how_sure_it_is_follows_the_intervals_and_names_the_texts(measured: xr.D
     wide = judge(None, with_end(measured, consensus_relative=0.7, width=0.1))
     assert "Within the 90 % confidence intervals the state may also be consensus." in wide.sentences[0].text
     assert "the verdict is not the same throughout" in wide.details[0].text
-    few = judge(None, with_end(measured, consensus_relative=0.3, width=np.nan)).details[0].text
-    assert "too few for a confidence interval." in few
+    undefined = with_end(measured, consensus_relative=0.3, width=np.nan)
+    words = "Based on 4 texts (“one”, “two”, “three” and “four”), with no confidence interval because a measure is"
+    assert judge(None, undefined).details[0].text.startswith(words)
+    undefined["repeats"] = ("prompt", [-1, -1, 0, 0])
+    assert "too few for a confidence interval." in judge(None, undefined).details[0].text
 
 
 def test_the_symbol_of_the_similarity_is_defined_with_its_numbers(measured: xr.Dataset) -> None:
@@ -150,6 +163,9 @@ def test_texts_that_repeat_others_are_named(measured: xr.Dataset) -> None:
     table = with_end(measured, consensus_relative=0.3)
     assert "repeat" not in judge(None, table).details[0].text
     table["repeats"] = ("prompt", [-1, -1, -1, 0])
+    words = "of which “four” enters the network exactly as another does and does not count"
+    assert words in judge(None, table).details[0].text  # its tokens are others
+    table["token_text"] = table.token_text.isel(prompt=[0, 1, 2, 0]).assign_coords(prompt=table.prompt)
     assert "of which “four” repeats another and does not count" in judge(None, table).details[0].text
 
 
@@ -246,6 +262,9 @@ def test_a_single_text_that_collapses_is_named(measured: xr.Dataset) -> None:
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.97, 0.0]
     words = "In 1 of 4 texts the tokens converge to one direction: “three” (κ of that text alone is at least 0.97)."
     assert any(words in entry.text for entry in judge(None, table).details)
+    table.kappa_of_prompt.loc[{"layer": 0, "site": "feed_forward"}] = [0.0, 0.0, 0.95, 0.0]
+    assert not any("converge" in entry.text for entry in judge(None, table).details)  # it was so from the start
+    table.kappa_of_prompt.loc[{"layer": 0, "site": "feed_forward"}] = 0.0
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.5, 0.0]
     assert not any("converge" in entry.text for entry in judge(None, table).details)
 

@@ -140,3 +140,36 @@ def test_the_common_share_is_compared_where_it_decides_the_state() -> None:
     assert f"Untrained, this architecture has a common share of {fixed(float(end))}" in what
     assert "This is" not in what
     assert "ends at" not in what
+
+
+@pytest.mark.parametrize(
+    ("family", "half"), [("T5", "encoder"), ("T5", "decoder"), ("Bart", "encoder"), ("Bart", "decoder")]
+)
+def test_a_half_is_compared_with_the_same_half_untrained(family: str, half: str) -> None:
+    import transformers
+
+    small: dict[str, dict[str, int]] = {
+        "T5": {"vocab_size": 200, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
+        "Bart": {
+            "vocab_size": 200, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64,
+        },
+    }  # fmt: skip
+    config = getattr(transformers, f"{family}Config")(**small[family])
+    whole = getattr(transformers, f"{family}Model")(config).eval()
+    ckpt = td.load(whole, half=half)
+    twin = untrained_twin(ckpt)
+    assert twin.causal == ckpt.causal == (half == "decoder")
+    assert twin.architecture.layers == ckpt.architecture.layers
+    torch.manual_seed(1)
+    texts = torch.randint(3, 200, (4, 9)).tolist()
+    result = td.diagnose(ckpt, texts, levers=False, heads=False, directions=False)
+    assert "Untrained, this architecture" in result.verdict.lines[0][1]
+
+
+def test_an_encoder_that_stands_alone_has_an_untrained_twin() -> None:
+    from transformers import T5Config, T5EncoderModel
+
+    sizes = {"vocab_size": 200, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    ckpt = td.load(T5EncoderModel(T5Config(**sizes)).eval())
+    assert not untrained_twin(ckpt).causal

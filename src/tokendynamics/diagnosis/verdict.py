@@ -22,6 +22,7 @@ from tokendynamics.diagnosis.network import (
 )
 from tokendynamics.diagnosis.tracing.layer_states import (
     ANISOTROPIC,
+    FEWEST,
     OF_ALL_TEXTS,
     SPREAD,
     State,
@@ -34,7 +35,7 @@ from tokendynamics.diagnosis.tracing.layer_states import (
 )
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in
-from tokendynamics.diagnosis.tracing.words import detailed_findings, own_share, qualifications
+from tokendynamics.diagnosis.tracing.words import MOST_TEXTS_NAMED, detailed_findings, own_share, qualifications
 from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
@@ -50,6 +51,7 @@ from tokendynamics.words import (
     listing,
     number,
     percent,
+    places_beyond_zero,
     plural,
     sentence,
     share,
@@ -71,11 +73,10 @@ INDISTINCT = 0.01
 _SUBJECTS = {"common share": "The common share", "line excess": "The line excess"}
 """Measures that decide a state, at the beginning of a sentence."""
 
+_ENTER_ALIKE = "enter the network exactly as others do"
+
 _PLAIN = {"κ′": "similarity"}
 """Measures that have a symbol, in the words of the first screen."""
-
-MOST_TEXTS_NAMED = 4
-"""Texts named beside κ, which depends on them; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ class Verdict(Readable):
     def headline(self) -> str:
         """The state after the last layer, after the final norm if that changes it, and where it is worst."""
         normed = "" if self.final_norm in (None, self.state) else f", {self.final_norm} after the final norm"
-        if set(self.layers) == {"spread"}:
-            return f"spread after {'every' if self.layers[1:] else 'the only'} layer{normed}"
+        if set(self.layers) in ({"spread"}, {"undetermined"}):
+            return f"{self.state} after {'every' if self.layers[1:] else 'the only'} layer{normed}"
         return f"{self.state} after the last layer{normed}; worst: {self.worst}"
 
     @property
@@ -247,6 +248,8 @@ def _state_finding(trace: xr.Dataset, state: State, final: State | None) -> Find
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
     noun, share_own = noun_in(trace), own_share(site)
+    # κ is undefined where what is not common is rounding.
+    share_own = 0.0 if state == "one point" and np.isnan(float(site.consensus_within)) else share_own
     beyond = f"almost nothing (within-{noun} similarity {fixed(kappa)})"
     similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
     after = f"Within-{noun} similarity after the last layer is {similarity}"
@@ -360,6 +363,8 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
     first = worst.layers[0]  # of a plateau, whose largest value may be that of a later layer
     until = "" if fixed(float(values[first])) == fixed(value) else f" up to layer {first}"
     causes = _causes(_steps(trace, worst), until)
+    if name == "common share" and values[0] >= value / 2:
+        causes = f" At the embedding it is {fixed(float(values[0]))} already.{causes}"
     causes += f" {further_causes}" if further_causes and name in _PLAIN else ""
     end = float(values[-1])
     places = 2 if worst.state == states[-1] else digits_apart(value, end)
@@ -419,17 +424,24 @@ def _causes(by_part: dict[str, float], until: str = "") -> str:
     enough = int(np.searchsorted(np.cumsum(steps[order]), total / 2)) + 1
     if enough > min(MOST_PARTS_NAMED, max(1, len(steps) // 4)):
         part, layer = parts[order[0]].removeprefix("the ").split(" of ")
-        largest = f"the largest contribution is {fixed(float(steps[order[0]]), sign=True)} ({part}, {layer})"
+        step = float(steps[order[0]])
+        largest = f"the largest contribution is {fixed(step, _places(step), sign=True)} ({part}, {layer})"
         return f" No small set of parts causes {f'the rise{until}' if until else 'it'}; {largest}."
     chosen = sorted(order[:enough].tolist())
     named = listing([parts[place] for place in chosen])
     contributes, contribution = "contributes" if enough == 1 else "contribute", float(steps[chosen].sum())
-    undone, whole = contribution - float(total), fixed(float(total), sign=True)
+    places = _places(contribution)
+    undone, whole = contribution - float(total), fixed(float(total), places, sign=True)
     subject = f" {named[0].upper()}{named[1:]} {contributes}"
     if round(undone, 2) > 0:  # more than the whole rise is no share of it
         return f"{subject} {fixed(contribution, sign=True)}{until}, of which the other parts undo {fixed(undone)}."
-    part = fixed(contribution, sign=True) if undone <= 0 else whole
+    part = fixed(contribution, places, sign=True) if undone <= 0 else whole
     return f"{subject} {part} of the total {whole}{until}."
+
+
+def _places(step: float) -> int:
+    """Return the decimal places, 2 or more, at which a part that causes most of a rise does not read 0."""
+    return places_beyond_zero([step, step])
 
 
 def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
@@ -442,11 +454,17 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
         repeat, count = (
             ("repeats another", "does not count") if len(repeated) == 1 else ("repeat others", "do not count")
         )
-        texts += f", of which {listing(repeated)} {repeat} and {count}"
+        if not _same_tokens(trace):  # other tokens with equal embeddings
+            repeat = "enters the network exactly as another does" if len(repeated) == 1 else _ENTER_ALIKE
+        texts += f", of which {listing(repeated, most=MOST_TEXTS_NAMED)} {repeat} and {count}"
     possible = states_within(trace, -1)
     values = {"prompts": len(prompts), "states": list(possible)}
     if not possible:
-        sure = f"Based on {texts}, too few for a confidence interval."
+        few = int((trace.repeats < 0).sum()) < FEWEST
+        why = (
+            "too few for a confidence interval" if few else "with no confidence interval because a measure is undefined"
+        )
+        sure = f"Based on {texts}, {why}."
     else:
         same = "is the same" if possible == (state,) else "is not the same"
         sure = f"Based on {texts}; the verdict {same} throughout the {percent(CONFIDENCE)} confidence intervals."
@@ -462,6 +480,12 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
     meaning = f"Within-{noun} similarity is κ′: κ is {first} at the embedding and {last} after the last layer, and κ′ "
     meaning += "is (κ − κ₀)/(1 − κ₀) with κ₀ the embedding's."
     return Finding(f"{sure} {meaning}", "shares", values)
+
+
+def _same_tokens(trace: xr.Dataset) -> bool:
+    """Return whether every text that repeats another one, by its states at the embedding, has the same tokens."""
+    words, repeats = trace.token_text.transpose("prompt", "token").values, trace.repeats.values
+    return all(bool((words[place] == words[first]).all()) for place, first in enumerate(repeats) if first >= 0)
 
 
 def verdict_as_plain(verdict: Verdict) -> dict[str, Any]:

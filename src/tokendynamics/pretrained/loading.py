@@ -26,7 +26,7 @@ from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery.random_weights import discover_in
 from tokendynamics.pretrained.edits._fresh_weights import initial_laws, of_std
 from tokendynamics.pretrained.edits.language_head import empty_with_head
-from tokendynamics.pretrained.network import dtype_of, empty_network, half_of
+from tokendynamics.pretrained.network import dtype_of, empty_network, half_of, has_two_stacks
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import (
     SAME_NETWORK,
@@ -331,13 +331,16 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
         advice = "pass the untrained network itself as another model"
         raise CheckpointError("baseline", "a model with a transformers configuration", ckpt.name, advice)
     name = f"{ckpt.name} untrained" if std is None else f"{ckpt.name} with matrices drawn from N(0, {std:g}^2)"
-    network = empty_network(ckpt.config)
+    whole = empty_network(ckpt.config)
+    # The configuration of one half of an encoder–decoder describes both.
+    half = ("decoder" if ckpt.causal else "encoder") if has_two_stacks(whole) else None
+    prefix, network = half_of(whole, half, name)
     shapes = shapes_of(network)
     if std is None:
-        weights = untrained_tensors(network, "", shapes, seed)
+        weights = untrained_tensors(whole, prefix, shapes, seed)
     else:
         weights = DrawnTensors(shapes, of_std(initial_laws(network), shapes, std), seed)
-    discovery = discover_in(ckpt.config, network, None, name)
+    discovery = discover_in(ckpt.config, network, half, name)
     given = ckpt._origin.given_tokenizer or ckpt.tokenizer or ckpt.image_processor
     origin = replace(ckpt._origin, name=name, source=None, random_seed=seed, given_tokenizer=given, notes=())
     network_config = getattr(network, "config", ckpt.config)

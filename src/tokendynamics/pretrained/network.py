@@ -125,6 +125,11 @@ def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.
     return f"{inside}{name}", inner
 
 
+def has_two_stacks(network: nn.Module) -> bool:
+    """Return whether a network is an encoder and a decoder."""
+    return {"encoder", "decoder"} <= _halves(network).keys()
+
+
 def _halves(network: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     """Return the halves of a network by name."""
     known = {name: getattr(network, name, None) for names in _HALVES.values() for name in names}

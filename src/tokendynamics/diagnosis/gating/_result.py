@@ -60,6 +60,9 @@ _UNDETERMINED = "Nothing is recommended because whether the tokens collapse is u
 _NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
 """The same in results stored by earlier versions."""
 
+_NO_PART = "No single part was found whose removal halves the similarity"
+"""As `SHARE` of `_levers` asks; a part that removes less of it helps all the same."""
+
 UNMEASURED: dict[State, str] = {
     "rank collapse": "a collapse onto a line in both directions",
     "anisotropic": "the common direction",
@@ -301,12 +304,12 @@ class LeverWords:
     def _contributors(self, answer: Answer) -> str:
         """Say how many layers contribute; before the end of the first layer no other layer has any effect."""
         if self.where == 1 or not self.layers:
-            return "No single part helps."
+            return f"{_NO_PART}."
+        up_to_there = in_layers(range(1, self.where + 1))
         if answer == ALL_LAYERS:
-            return "No single part helps, and all layers contribute."
+            return f"{_NO_PART}, and all of {up_to_there} contribute."
         contribute = "contributes" if len(self.layers) == 1 else "contribute"
-        layers = f"{len(self.layers)} of {plural(self.where, 'layer')} {contribute} ({in_layers(self.layers)})"
-        return f"No single part helps, and {layers}."
+        return f"{_NO_PART}, and {len(self.layers)} of {up_to_there} {contribute} ({in_layers(self.layers)})."
 
     def _still(self, best: Trial | None) -> str:
         """Say what the most effective part leaves, since it may be the one that contributes most."""

@@ -358,12 +358,12 @@ def paired_t(differences: Float64[Tensor, " prompt"]) -> EffectEstimate:
 def why_without_loss(ckpt: Checkpoint) -> str:
     """Return why a network that gave no logits gave none, as a clause."""
     if ckpt.streamed:
-        return "its blocks are streamed from disk"
-    causal = "it is not known to predict the next token from earlier ones alone"
+        return "the blocks of the network are streamed from disk"
+    causal = "the network is not known to predict the next token from earlier ones alone"
     if not ckpt.causal:
         return causal
     if ckpt.scores_last_place:
-        return "its head scores what follows the last token alone, not each token"
+        return "the head of the network scores what follows the last token alone, not each token"
     return "no head that predicts the next token was found"
 
 

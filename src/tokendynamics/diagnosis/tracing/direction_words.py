@@ -27,7 +27,7 @@ MOST_WRITERS = 3
 """Parts named at most as those that write the larger half of a direction."""
 
 HEAD_NAMED = 0.05
-"""Share of a direction from which the head that writes most of it is named."""
+"""Share of a direction from which the head that writes the largest one is named."""
 
 _ENTRIES = 3
 """Vocabulary entries that a sentence names."""
@@ -167,7 +167,7 @@ def _amounts(common: float, of_text: float, noun: str) -> Finding:
 
 
 def _writers(directions: xr.Dataset, text: bool, name: str) -> Finding:
-    """Say which parts write the larger half of a direction, if they are few, and which head writes most."""
+    """Say which parts write the larger half of a direction, if they are few, and which head writes most of all."""
     writers, heads = writers_of(directions, text), heads_of_direction(directions, text)
     shares = np.array([writer.share for writer in writers])
     enough = int(np.searchsorted(np.cumsum(shares), 0.5)) + 1
@@ -182,7 +182,7 @@ def _writers(directions: xr.Dataset, text: bool, name: str) -> Finding:
         words = f"{named[0].upper()}{named[1:]} {verb} most of {name}."
         words += f" The other parts undo {fixed(total - 1)} of it." if round(total - 1, 2) > 0 else ""
     if heads and heads[0].share >= HEAD_NAMED:
-        words += f" Of single heads, {heads[0].name} writes most of it ({fixed(heads[0].share, sign=True)})."
+        words += f" The largest share of a single head is {fixed(heads[0].share, sign=True)} ({heads[0].name})."
         values["heads"] = {writer.name: writer.share for writer in heads[:MOST_WRITERS]}
     return Finding(words, "directions", values)
 

@@ -52,7 +52,7 @@ ROUNDED = 0.005
 OF_ALL_TEXTS = ("anisotropic", "one point")
 """States that the common share decides."""
 
-_FEWEST = 3
+FEWEST = 3
 """Prompts from which a difference of two layers has an interval."""
 
 
@@ -204,7 +204,7 @@ def _below(trace: xr.Dataset, worst: int) -> np.ndarray:
     gaps = (kappa[:, [worst]] - kappa)[trace.repeats.values < 0]
     gaps = gaps[np.isfinite(gaps).all(axis=1)]
     count = len(gaps)
-    if count < _FEWEST:
+    if count < FEWEST:
         return np.zeros(kappa.shape[1], dtype=bool)
     half = student_quantile(CONFIDENCE, count - 1) * gaps.std(axis=0, ddof=1) / np.sqrt(count)
     return gaps.mean(axis=0) > half

@@ -51,6 +51,8 @@ UNAFFECTED = 0.9
 ALONE = 0.9
 """κ of a single text from which it is named although the texts on average do not reach consensus."""
 
+MOST_TEXTS_NAMED = 4
+"""Texts that a sentence names; the others are counted."""
 
 PLACED = 0.05
 """Share of a direction that belongs to a token's place, from which sentences name it. The default texts leave an error
@@ -115,14 +117,22 @@ def _position(site: xr.Dataset) -> float:
 
 
 def qualifications(trace: xr.Dataset, state: State) -> list[str]:
-    """Return sentences without which the state after the last layer would mislead: places, or neighbours that merge.
+    """Return sentences without which the state after the last layer would mislead.
+
+    They name tokens that are alike from the start, places, and neighbours that merge.
 
     Args:
         trace: From `tokendynamics.trace`.
         state: After the last layer.
     """
     site = trace.sel(site="feed_forward").isel(layer=-1)
-    noun, position, sentences = noun_in(trace), _position(site), []
+    noun, position, sentences = noun_in(trace), _position(site), list[str]()
+    start = float(trace.sel(site="feed_forward").consensus_within[0])
+    if start >= CONSENSUS and state != "undetermined":
+        sentences.append(
+            f"The tokens of each {noun} are already alike at the embedding ({fixed(start)}, where 1 is one point per "
+            f"{noun}); the state describes only what the layers add."
+        )
     if position >= PLACED and position > own_share(site):
         interval = site.share_position_interval
         sentences.append(
@@ -252,13 +262,15 @@ def _single_texts(trace: xr.Dataset) -> Finding | None:
     """Name texts whose tokens converge although those of all texts together do not."""
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa = site.kappa_of_prompt.values
-    alone = [str(name) for name, value in zip(trace.prompt.values, kappa, strict=True) if value >= ALONE]
+    start = trace.kappa_of_prompt.sel(site="feed_forward").isel(layer=0).values
+    converged = (kappa >= ALONE) & ~(start >= ALONE)  # where tokens agree from the start the network does nothing
+    alone = [str(name) for name in trace.prompt.values[converged]]
     if not alone or float(site.consensus_relative) >= CONSENSUS:
         return None
-    named, noun = listing([f"“{name}”" for name in alone]), noun_in(trace)
+    named, noun = listing([f"“{name}”" for name in alone], most=MOST_TEXTS_NAMED), noun_in(trace)
     text = (
         f"In {len(alone)} of {plural(len(kappa), noun)} the tokens converge to one direction: {named} (κ of that "
-        f"{noun} alone is at least {fixed(float(np.nanmin(kappa[kappa >= ALONE])))})."
+        f"{noun} alone is at least {fixed(float(kappa[converged].min()))})."
     )
     return Finding(text, "shares", {"texts": alone})
 
