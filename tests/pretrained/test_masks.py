@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,12 @@ from torch.nn import functional
 
 import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.pretrained.discovery.words import kinds_in_words
 
 DIM, HEADS, VOCABULARY, TOKENS = 12, 2, 30, 7
+
+MARK = 1
+"""A token id that is told from others by the masks that depend on one; the network is loaded with inputs without it."""
 
 
 def _shown(form: str, ids: Tensor) -> Tensor:
@@ -34,6 +39,26 @@ def _shown(form: str, ids: Tensor) -> Tensor:
     if form == "documents":  # packed side by side
         document = (ids % 3 == 0).cumsum(dim=1)
         return ((document[:, :, None] == document[:, None]) & (distance >= 0))[:, None]
+    marked, causal = ids == MARK, distance >= 0
+    if form == "documents by a separator":
+        return ((marked.cumsum(1)[:, :, None] == marked.cumsum(1)[:, None]) & causal)[:, None]
+    if form == "prefix up to a token":
+        inside = marked.flip(1).cumsum(1).flip(1) > 0
+        return (causal | inside[:, :, None] & inside[:, None])[:, None]
+    if form == "a window and tokens seen by all later ones":
+        return (causal & ((distance < 3) | marked[:, None]))[:, None]
+    if form == "tokens seen by all":
+        return (causal | marked[:, None])[:, None]
+    if form == "full behind a first token":
+        return (causal | marked[:, :1, None])[:, None]
+    if form == "looked up":
+        return (causal | (torch.arange(VOCABULARY) == MARK)[ids][:, None])[:, None]
+    if form == "full where a token is anywhere":
+        return (causal | torch.isin(ids, torch.tensor([MARK])).any(1)[:, None, None])[:, None]
+    if form == "a token that none sees at all":
+        return (causal & ~marked[:, None])[:, None]
+    if form == "a token that none sees":
+        return (causal & (~marked[:, None] | (distance == 0)))[:, None]
     return {
         "full": distance < tokens,
         "causal": distance >= 0,
@@ -134,3 +159,70 @@ def test_another_mask_is_named_and_is_no_flow(form: str, causal: bool, fused: bo
     for made in (td.flow_of, lambda given: td.nearest_statements(given, torch.arange(5))):
         with pytest.raises(ArgumentValueError, match=words):
             made(ckpt)
+
+
+def _in_words(layout: Any) -> str:
+    return str(kinds_in_words(layout))
+
+
+def _loaded_without_mark(form: str, fused: bool) -> Any:
+    torch.manual_seed(3)
+    ids = torch.randint(MARK + 1, VOCABULARY, (3, TOKENS))
+    return td.load(Network(form, fused).eval(), inputs={"ids": ids})
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("form", "causal"),
+    [
+        ("documents by a separator", True),
+        ("a window and tokens seen by all later ones", True),
+        ("prefix up to a token", False),
+        ("tokens seen by all", False),
+        ("full behind a first token", False),
+        ("full where a token is anywhere", False),
+        ("looked up", False),
+    ],
+)
+def test_a_mask_by_a_token_id_that_no_input_held_is_no_usual_one(form: str, causal: bool, fused: bool) -> None:
+    ckpt = _loaded_without_mark(form, fused)
+    attention = ckpt.layout.layers[0].attention
+    assert (attention.causal, attention.window, attention.other_mask) == (causal, None, True)
+    assert ckpt.causal is causal
+    assert td.audit(ckpt).attrs["besides"] == "a mask that is neither full nor causal and depends on token ids"
+    assert "which are hidden depends on token ids" in _in_words(ckpt.layout)
+    with pytest.raises(ArgumentValueError, match="depends on token ids"):
+        td.flow_of(ckpt)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("form", ["a token that none sees", "a token that none sees at all"])
+def test_a_token_id_that_none_sees_is_padding(form: str, fused: bool) -> None:
+    ckpt = _loaded_without_mark(form, fused)
+    attention = ckpt.layout.layers[0].attention
+    assert (attention.causal, attention.window, attention.other_mask, ckpt.causal) == (True, None, False, True)
+    assert "which are hidden depends on token ids" in _in_words(ckpt.layout)
+    assert td.flow_of(ckpt).attention.causal
+
+
+@pytest.mark.parametrize("form", ["causal", "full", "window"])
+def test_a_usual_mask_does_not_depend_on_token_ids(form: str) -> None:
+    assert "depends on token ids" not in _in_words(_loaded_without_mark(form, True).layout)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_padding_that_the_network_hides_by_its_id_is_not_measured(packed: bool, fused: bool) -> None:
+    """As where an argument says which tokens are there."""
+    ckpt = _loaded_without_mark("a token that none sees at all", fused)
+    texts = [torch.arange(2, 7 + number) for number in range(5)]
+    alone = td.trace(ckpt, texts, packed=packed)
+    padded = [functional.pad(text, (0, number), value=MARK) for number, text in enumerate(texts)]
+    trace = td.trace(ckpt, padded, packed=packed)
+    for name in ("consensus_within", "share_common", "mean_pair_cosine", "norm_median"):
+        np.testing.assert_allclose(trace[name].values, alone[name].values, atol=1e-6)
+    with pytest.raises(ArgumentValueError, match="the network's mask by ids: expected a mask that hides no token"):
+        td.levers(ckpt, padded)
+    with pytest.raises(ArgumentValueError, match="the network's mask by ids: expected a mask that hides no token"):
+        td.trace(ckpt, torch.tensor([4, MARK, 5, 6, 7]))
+    assert td.trace(ckpt, torch.tensor([4, 5, 6, 7, 8])).sizes["token"] == 5

@@ -28,7 +28,7 @@ from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
-from tokendynamics.pretrained.discovery.layout import AttentionLayout, Layout
+from tokendynamics.pretrained.discovery.layout import LOOKS_AHEAD, AttentionLayout, Layout
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
 from tokendynamics.pretrained.edits._pass import InsideBlocks
 from tokendynamics.pretrained.edits._varied_network import VariedNetwork, gates_in_weights
@@ -661,7 +661,12 @@ class Checkpoint:
         """Whether no state depends on a later token: read from the attention, or measured where that is not read."""
         if self.layout.causal or self.architecture.vocabulary is None:
             return self.layout.causal
-        if all(layer.attention is not None for layer in self.layout.layers):
+        layers = self.layout.layers
+        if any(
+            LOOKS_AHEAD in layer.problem if layer.attention is None else layer.attention.mask_by_ids for layer in layers
+        ):
+            return False
+        if all(layer.attention is not None for layer in layers):
             return False
         return ignores_later_tokens(self.model, self.architecture.vocabulary, self.layout.last, self.name)
 

@@ -196,7 +196,9 @@ def halves_of(
     with reporting(progress) as report:
         prompts = named_prompts(texts, ckpt, report)
         given = _different_prompts(ckpt, prompts, truncate, report)
-    masked = [prompt.inputs for prompt in given.values() if len(prompt.inputs) > 1]
+    read = [layer.attention for layer in ckpt.layout.layers if layer.attention is not None]
+    by_ids = any(attention.mask_by_ids for attention in read)
+    masked = [prompt.inputs for prompt in given.values() if by_ids or len(prompt.inputs) > 1]
     for states in ckpt.states_in_packs(masked, hidden=True) if masked and ckpt.architecture.vocabulary is None else ():
         check_states(ckpt, states)  # gates do not show which tokens a mask of any name hides
     halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, cast
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
@@ -258,19 +259,63 @@ def _is_causal(attention: AttentionCall) -> bool:
 
 
 def _masking(attention: AttentionCall) -> dict[str, Any]:
-    """Return which of an `AttentionLayout`'s masks an attention has.
-
-    Tokens that no token sees are padding, and what these see does not matter.
-    """
-    causal, mask, tokens = _is_causal(attention), attention.mask, attention.query.shape[2]
-    if attention.window is not None or mask is None or tokens != attention.key.shape[2]:
+    """Return which of an `AttentionLayout`'s masks an attention has."""
+    causal, shown = _is_causal(attention), _pairs_shown(attention)
+    if shown is None:
         return {"causal": causal, "window": attention.window}
+    return _kind_of_mask(shown, causal, shown.any(dim=1))
+
+
+def _pairs_shown(attention: AttentionCall) -> Bool[Tensor, "row token token"] | None:
+    """Return which tokens see which by a mask, for each input or each of its heads; None where no mask shows it."""
+    mask, tokens = attention.mask, attention.query.shape[2]
+    if attention.window is not None or mask is None or tokens != attention.key.shape[2]:
+        return None
     shown = mask if mask.dtype == torch.bool else mask > LOWEST_BIAS
     shown = shown.expand(*shown.shape[:-2], tokens, tokens).flatten(0, -3) if shown.ndim > 2 else shown[None]
-    shown = shown.expand(len(shown), tokens, tokens)
-    seen = shown.any(dim=1)
+    return shown.expand(len(shown), tokens, tokens)
+
+
+def with_mask_by_ids(layout: AttentionLayout, attention: AttentionCall, *, looks_ahead: bool) -> AttentionLayout:
+    """Return a layout with what the mask is for inputs that hold the token ids which the network tells from others.
+
+    Args:
+        layout: As found with other inputs.
+        attention: The call for these inputs.
+        looks_ahead: Whether a state was seen to depend on a later token.
+    """
+    shown, inputs = _pairs_shown(attention), len(attention.query)
+    if shown is not None and len(shown) % inputs == 0:  # a token that sees none may be NaN, and then all after it are
+        finite = attention.query.isfinite().flatten(1).all(dim=1)
+        shown = shown[finite.repeat_interleave(len(shown) // inputs)]
+    if shown is None or bool((shown == shown[:1]).all()):
+        return replace(layout, causal=False, other_mask=True) if looks_ahead and layout.causal else layout
+    # A token that others see while it is an ordinary one, and none does while it is another one, is padding.
+    by_others = (shown & ~torch.eye(shown.shape[-1], dtype=torch.bool, device=shown.device)).any(dim=1)
+    seen = shown.any(dim=1) & (by_others | ~by_others[:1])
     pairs = seen[:, :, None] & seen[:, None]
-    distance = torch.arange(tokens, device=mask.device)
+    later = torch.ones_like(shown[0]).triu(1)
+    causal = layout.causal and not looks_ahead and not bool((shown & pairs & later).any())
+    kind = _kind_of_mask(shown, causal, seen)
+    changed = causal != layout.causal or kind["window"] != layout.window
+    if changed or kind.get("other_mask", False) or layout.other_mask:
+        return replace(layout, causal=causal, window=None, other_mask=True, mask_by_ids=True)
+    return replace(layout, mask_by_ids=True)
+
+
+def _kind_of_mask(
+    shown: Bool[Tensor, "row token token"], causal: bool, seen: Bool[Tensor, "row token"]
+) -> dict[str, Any]:
+    """Return what an `AttentionLayout` says of the pairs of tokens that a mask shows.
+
+    Args:
+        shown: Which tokens see which.
+        causal: Whether none sees a later one.
+        seen: Which tokens any sees: others are padding, and what these see does not matter.
+    """
+    tokens = shown.shape[-1]
+    pairs = seen[:, :, None] & seen[:, None]
+    distance = torch.arange(tokens, device=shown.device)
     distance = distance[:, None] - distance
 
     def is_width(width: int) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._torch_attention import apart
-from tokendynamics.pretrained.discovery._attention_layout import FoundAttention
+from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, with_mask_by_ids
 from tokendynamics.pretrained.discovery._block_layout import Seen, block_layout, factor_after
 from tokendynamics.pretrained.discovery._blocks import (
     BlockCall,
@@ -24,14 +25,23 @@ from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_featu
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import embedded, first_token, positional_parts, with_one_token
+from tokendynamics.pretrained.discovery._random_inputs import compared_ids, holding
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._sequence_checks import check_axes, check_one_sequence
-from tokendynamics.pretrained.discovery._trials import scales_with_length, sees_order
-from tokendynamics.pretrained.discovery.layout import ROUNDING, AttentionLayout, BlockLayout, Layout, Positions
+from tokendynamics.pretrained.discovery._trials import CHANGED, scales_with_length, sees_order
+from tokendynamics.pretrained.discovery.layout import (
+    LOOKS_AHEAD,
+    ROUNDING,
+    AttentionLayout,
+    BlockLayout,
+    Layout,
+    Positions,
+)
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import without_autocast
 from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.packs import ids_in
 
 _SEED = 20
 
@@ -168,7 +178,7 @@ def _discovered(
         block_layout(block, quiet, recorded, first, tables, read)
         for block, quiet in zip(blocks, quiet_blocks, strict=True)
     ]
-    layers = _with_lengths(layers, blocks)
+    layers = _with_masks_by_ids(_with_lengths(layers, blocks), quiet_blocks, first, network, inputs)
     attentions = [layer.attention for layer, _ in layers]
     if any(call.writes_into_states for call in first.calls if call.x is not None and call.x.shape == start.y.shape):
         layers = [(replace(layer, sites=replace(layer.sites, in_place=True)), seen) for layer, seen in layers]
@@ -220,6 +230,61 @@ def _with_lengths(
             tokens = block.attentions[0][1].query.shape[2]
             layers[place] = replace(layer, attention=replace(layer.attention, scaled_for=tokens)), seen
     return layers
+
+
+def _with_masks_by_ids(
+    layers: list[tuple[BlockLayout, Seen | None]],
+    blocks: Sequence[BlockCall],
+    first: Pass,
+    network: nn.Module,
+    inputs: Callable[[int], Mapping[str, Any]],
+) -> list[tuple[BlockLayout, Seen | None]]:
+    """Return layers with the masks that they have for token ids which the network tells from others.
+
+    Args:
+        layers: As found with the usual inputs.
+        blocks: Their calls in the pass of two inputs.
+        first: That pass.
+        network: In evaluation mode.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
+    """
+    given = dict(inputs(2))
+    ids = ids_in(given)
+    with suppress(Exception):  # a network need not run with any ids, such as those that stand for images
+        special, vocabulary = ([], 0) if ids is None else compared_ids(network, given, ids)
+        if ids is None or not special:
+            return layers
+        rows, pairs = holding(special, ids[0], vocabulary)
+        name = next(name for name, value in given.items() if value is ids)
+        recorded = record(network, {**inputs(len(rows)), name: rows})
+        times = [time for time, _ in first.attentions]
+        if len(recorded.attentions) != len(times):
+            return layers
+        ahead = _looks_ahead(recorded, blocks[-1].call.name, rows, pairs)
+        tried = list(layers)
+        for place, ((layer, seen), block) in enumerate(zip(layers, blocks, strict=True)):
+            if layer.attention is not None and block.attentions:
+                call = recorded.attentions[times.index(block.attentions[0][0])][1].of_inputs(len(rows))
+                layer = replace(layer, attention=with_mask_by_ids(layer.attention, call, looks_ahead=ahead))
+            elif ahead and layer.attention is None:
+                problem = "; ".join(filter(None, (layer.problem, LOOKS_AHEAD if layer.attends else "")))
+                layer = replace(layer, mixing="all tokens", problem=problem)
+            tried[place] = layer, seen
+        return tried
+    return layers
+
+
+def _looks_ahead(recorded: Pass, last: str, rows: Tensor, pairs: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether ordinary tokens of prompts that begin alike have other states there after the last block."""
+    states = next((call.y for call in reversed(recorded.calls) if call.name == last), None)
+    if states is None or states.shape[:2] != rows.shape:
+        return False
+    for one, other, begin in pairs:
+        ordinary = torch.isin(rows[one, :begin], rows[0])
+        before, after = states[one, :begin][ordinary], states[other, :begin][ordinary]
+        if bool(((before - after).abs() > CHANGED * before.abs().amax(dim=-1, keepdim=True)).any()):
+            return True
+    return False
 
 
 def _switches(module: nn.Module) -> list[tuple[str, Any]]:

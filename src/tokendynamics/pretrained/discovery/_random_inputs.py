@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
@@ -26,6 +27,16 @@ _SIDES = (32, 64, 128, 224, 384)
 _FRAMES = (32, 64, 128, 512)
 _SAMPLES = (640, 2560, 10240, 40960)
 """What is tried, from the smallest, where a configuration does not say it."""
+
+_COMPARISONS = frozenset(f"{mark}{name}{mark}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for mark in ("", "__"))
+_SAME_IDS = frozenset({
+    "clone", "contiguous", "detach", "expand", "flatten", "flip", "long", "int", "to", "view", "reshape", "roll",
+    "squeeze", "unsqueeze", "transpose", "cat", "stack", "__getitem__",
+})  # fmt: skip
+"""Functions that compare numbers, and those that give token ids again in another place, shape or format."""
+
+_MOST_COMPARED = 16
+"""Token ids that a network is tried with; more numbers than these in one comparison are no list of tokens."""
 
 _GIVE_INPUTS = "pass the network itself with inputs=, a function that makes the arguments for a given number of inputs"
 
@@ -234,3 +245,94 @@ _KINDS: Mapping[str, Callable[[_Sizes, str, str | None], Iterable[MakeInputs]]] 
     "past_values": _series,
 }
 """What arguments of these names hold."""
+
+
+class _Comparisons(TorchFunctionMode):
+    """Keeps the numbers that token ids are compared with while a network runs.
+
+    Attributes:
+        compared: These numbers and their neighbours, and one id for each entry of a table that ids are looked up in.
+        vocabulary: Rows of the smallest embedding that they are looked up in; 0 before the first.
+    """
+
+    def __init__(self, ids: Tensor) -> None:
+        super().__init__()
+        self.compared: dict[int, None] = {}
+        self.vocabulary = 0
+        self._ids = {id(ids): ids}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function and note what it says of token ids."""
+        del types
+        output, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
+        given = [*args, *(kwargs or {}).values()]
+        given += [value for several in given if isinstance(several, tuple | list) for value in several]
+        if not any(id(value) in self._ids for value in given):
+            return output
+        others = [value for value in given if id(value) not in self._ids]
+        if name in _COMPARISONS or name == "isin":
+            self._note(others)
+        elif name == "embedding":
+            rows = [len(value) for value in others if isinstance(value, Tensor) and value.is_floating_point()]
+            self.vocabulary = min([*rows, self.vocabulary or max(rows, default=0)])
+        if name == "__getitem__" and id(args[0]) not in self._ids:
+            table = args[0]
+            if isinstance(table, Tensor) and table.ndim == 1 and not table.is_floating_point():
+                entries = [int((table == value).nonzero()[0]) for value in table.unique()[:_MOST_COMPARED]]
+                self.compared |= dict.fromkeys(entries)
+        elif name in _SAME_IDS and isinstance(output, Tensor) and not output.is_floating_point():
+            self._ids[id(output)] = output
+        return output
+
+    def _note(self, others: Iterable[Any]) -> None:
+        for value in others:
+            numbers = [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+            if isinstance(value, Tensor) and value.numel() <= _MOST_COMPARED and value.dtype != torch.bool:
+                numbers = value.flatten().tolist()
+            self.compared |= {int(number) + step: None for number in numbers for step in (0, -1, 1)}
+
+
+def compared_ids(network: nn.Module, arguments: Mapping[str, Any], ids: Tensor) -> tuple[list[int], int]:
+    """Return the token ids that a network compares its input with, such as a separator, and how many ids there are.
+
+    Args:
+        network: In evaluation mode.
+        arguments: Of its forward pass.
+        ids: The token ids among them.
+    """
+    with torch.no_grad(), silenced(), _Comparisons(ids) as seen:
+        network(**arguments)
+    return [number for number in seen.compared if 0 <= number < seen.vocabulary][:_MOST_COMPARED], seen.vocabulary
+
+
+def holding(special: Iterable[int], ids: Tensor, vocabulary: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
+    """Return prompts that hold special token ids, and pairs of them that begin alike: their rows, and how they begin.
+
+    Args:
+        special: The ids, each of which stands first, in the middle and last in prompts that hold no other.
+        ids: Of one prompt, (token,).
+        vocabulary: How many ids there are.
+
+    >>> rows, pairs = holding([0], torch.tensor([0, 4, 5]), 9)
+    >>> rows.tolist(), pairs
+    ([[1, 4, 5], [0, 4, 5], [0, 4, 1], [1, 0, 5], [1, 0, 1], [1, 4, 0]], [(1, 2, 2), (3, 4, 2), (0, 3, 1), (0, 5, 2)])
+    """
+    several, tokens = list(special), len(ids)
+    ordinary = [number for number in range(vocabulary) if number not in several][:2] or [0]
+    base = ids.clone()
+    base[torch.isin(ids, ids.new_tensor(several))] = ordinary[0]
+    rows, pairs = [base], list[tuple[int, int, int]]()
+    for number in several:
+        first = len(rows)
+        for place in (0, tokens // 2):
+            row = base.clone()
+            row[place] = number
+            other = row.clone()
+            other[-1] = next((one for one in ordinary if one != int(row[-1])), 0)
+            pairs.append((len(rows), len(rows) + 1, tokens - 1))
+            rows += [row, other]
+        row = base.clone()
+        row[-1] = number
+        pairs += [(0, first + 2, tokens // 2), (0, len(rows), tokens - 1)]
+        rows.append(row)
+    return torch.stack(rows), pairs

@@ -107,6 +107,8 @@ CROSSES = "its cross-attention reads another sequence and is not measured"
 
 CROSSES_ALONE = "its attention is a cross-attention: its keys come from another sequence"
 
+LOOKS_AHEAD = "with some token ids it reads later tokens"
+
 SHARES_KEYS = "its keys are those of an attention before it"
 """How a problem begins where a block takes over the keys of another one."""
 
@@ -157,6 +159,7 @@ class AttentionLayout:
         window: Width of a sliding window; None without. It is a mask, no part of the factors.
         other_mask: Whether a mask hides other pairs of tokens than later ones, a window and padding: bands, prefixes,
             the token itself, or pairs that depend on the tokens.
+        mask_by_ids: Whether the mask was seen to depend on token ids, as of a separator or of padding.
         scaled_for: How many tokens there were where the factor of the logits was found, if it depends on that number;
             otherwise None, as where it is not known to.
         norm: The norm whose output the attention reads, and what it is; None if it reads the state itself.
@@ -203,6 +206,7 @@ class AttentionLayout:
     changed: bool = False
     after_output: AfterOutput = ""
     other_mask: bool = False
+    mask_by_ids: bool = False
     scaled_for: int | None = None
 
     @property

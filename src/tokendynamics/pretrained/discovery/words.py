@@ -134,6 +134,8 @@ def _attention(attention: AttentionLayout, verified: bool) -> list[tuple[str, st
         mask = (
             "no later tokens are seen, and other pairs are hidden too" if attention.causal else "some pairs are hidden"
         )
+    if attention.mask_by_ids:
+        mask += "; which are hidden depends on token ids"
     usual = any(abs(attention.scale / scale - 1) < _SAME for scale in (1.0, attention.d_head**-0.5))
     heads = f"{attention.heads} of width {attention.d_head}"
     if attention.kv_heads != attention.heads:

@@ -256,12 +256,28 @@ def _run(network: nn.Module, inputs: Mapping[str, Any]) -> Any:
         return network(**arguments_for(network, inputs))
 
 
-def _hidden(pack: Pack, seen: Bool[Tensor, "prompt token"] | None) -> tuple[str, Bool[Tensor, "prompt token"]] | None:
-    """Return the argument that says of each token whether any other sees it, and which tokens none does."""
-    if seen is None or pack.lengths is not None or bool(seen.all()):
+def _hidden(
+    pack: Pack, seen: Bool[Tensor, "prompt token"] | None, *, by_ids: bool
+) -> tuple[str, Bool[Tensor, "prompt token"]] | None:
+    """Return the argument that says of each token whether any other sees it, and which tokens none does.
+
+    Args:
+        pack: What went through the network.
+        seen: Which of its tokens any token sees; None where that does not show.
+        by_ids: Whether the network's own mask depends on token ids, one of which may stand for padding.
+    """
+    if seen is None or bool(seen.all()):
         return None
-    hidden = ~seen.cpu()
-    for name, value in pack.arguments.items():
+    hidden, ids = ~seen.cpu(), pack.ids
+    if by_ids and ids is not None and ids.shape == hidden.shape:
+        lengths = torch.tensor(pack.lengths or (ids.shape[1],) * len(ids))
+        filled_up = torch.arange(ids.shape[1]) >= lengths[:, None]
+        flags = ids.cpu().masked_fill(filled_up, -1)
+        kinds = flags[hidden & ~filled_up].unique()
+        if len(kinds) == 1 and torch.equal(flags == kinds, hidden & ~filled_up):
+            name = next(name for name, value in pack.arguments.items() if value is ids)
+            return f"the network's mask by {name}", hidden | filled_up
+    for name, value in pack.arguments.items() if pack.lengths is None else ():
         if isinstance(value, Tensor) and value.numel() == hidden.numel():
             flags, kinds = value.cpu().reshape(hidden.shape), value.cpu().unique()
             if len(kinds) == _KINDS and any(torch.equal(flags == kind, hidden) for kind in kinds):
@@ -350,7 +366,8 @@ class StateWatch(Hooks):
         if unseen or (places != slice(None) and pack.lengths is None):
             received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
         logits = None if vocabulary is None or pack.ids is None else logits_of(output, pack.ids, vocabulary)
-        hidden = _hidden(pack, attention_seen.seen)
+        read = [layer.attention for layer in self._layout.layers if layer.attention is not None]
+        hidden = _hidden(pack, attention_seen.seen, by_ids=any(attention.mask_by_ids for attention in read))
         return PackStates(pack.places, lengths, attention, feed_forward, final, received, logits, hidden)
 
     def _here(self, keep: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
