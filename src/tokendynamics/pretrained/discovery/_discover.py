@@ -25,7 +25,7 @@ from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_featu
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import embedded, first_token, positional_parts, with_one_token
-from tokendynamics.pretrained.discovery._random_inputs import compared_ids, holding
+from tokendynamics.pretrained.discovery._random_inputs import Comparisons, holding
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._sequence_checks import check_axes, check_one_sequence
@@ -81,12 +81,13 @@ def discover(
     with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
         given = inputs(2)
         first = record(network, given)
-        again = record(network, given)
+        with Comparisons(ids_in(given)) as seen:
+            again = record(network, given)
         try:
             count = _enough_inputs(first)
-            discovery = _discovered(network, inputs, first, count if count <= 2 * _INPUTS else _INPUTS, found_on)
+            discovery = _discovered(network, inputs, first, count if count <= 2 * _INPUTS else _INPUTS, found_on, seen)
         except TooFewInputsError:
-            discovery = _discovered(network, inputs, first, None, found_on)
+            discovery = _discovered(network, inputs, first, None, found_on, seen)
     varies = _differ(first, again, discovery.layout.blocks)
     decoder_alone = decoder or discovery.layout.decoder_alone
     return replace(discovery, layout=replace(discovery.layout, decoder_alone=decoder_alone, varies=varies))
@@ -152,7 +153,12 @@ def _enough_inputs(first: Pass) -> int:
 
 
 def _discovered(
-    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], first: Pass, count: int | None, found_on: str
+    network: nn.Module,
+    inputs: Callable[[int], Mapping[str, Any]],
+    first: Pass,
+    count: int | None,
+    found_on: str,
+    comparisons: Comparisons,
 ) -> Discovery:
     """Find the layout from a first pass and one of a number of inputs, or of as many as any rotation may need."""
     attending = {call.module for _, call in first.attentions if call.module is not None}
@@ -178,7 +184,7 @@ def _discovered(
         block_layout(block, quiet, recorded, first, tables, read)
         for block, quiet in zip(blocks, quiet_blocks, strict=True)
     ]
-    layers = _with_masks_by_ids(_with_lengths(layers, blocks), quiet_blocks, first, network, inputs)
+    layers = _with_masks_by_ids(_with_lengths(layers, blocks), quiet_blocks, first, network, inputs, comparisons)
     attentions = [layer.attention for layer, _ in layers]
     if any(call.writes_into_states for call in first.calls if call.x is not None and call.x.shape == start.y.shape):
         layers = [(replace(layer, sites=replace(layer.sites, in_place=True)), seen) for layer, seen in layers]
@@ -238,6 +244,7 @@ def _with_masks_by_ids(
     first: Pass,
     network: nn.Module,
     inputs: Callable[[int], Mapping[str, Any]],
+    comparisons: Comparisons,
 ) -> list[tuple[BlockLayout, Seen | None]]:
     """Return layers with the masks that they have for token ids which the network tells from others.
 
@@ -247,14 +254,14 @@ def _with_masks_by_ids(
         first: That pass.
         network: In evaluation mode.
         inputs: Makes the arguments of a forward pass for a given number of inputs.
+        comparisons: What the network compared its token ids with.
     """
     given = dict(inputs(2))
-    ids = ids_in(given)
+    ids, special = ids_in(given), comparisons.special
+    if ids is None or not special:
+        return layers
     with suppress(Exception):  # a network need not run with any ids, such as those that stand for images
-        special, vocabulary = ([], 0) if ids is None else compared_ids(network, given, ids)
-        if ids is None or not special:
-            return layers
-        rows, pairs = holding(special, ids[0], vocabulary)
+        rows, pairs = holding(special, ids[0], comparisons.vocabulary)
         name = next(name for name, value in given.items() if value is ids)
         recorded = record(network, {**inputs(len(rows)), name: rows})
         times = [time for time, _ in first.attentions]

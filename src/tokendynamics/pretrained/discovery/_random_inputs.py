@@ -247,19 +247,39 @@ _KINDS: Mapping[str, Callable[[_Sizes, str, str | None], Iterable[MakeInputs]]] 
 """What arguments of these names hold."""
 
 
-class _Comparisons(TorchFunctionMode):
-    """Keeps the numbers that token ids are compared with while a network runs.
+class Comparisons(TorchFunctionMode):
+    """Keeps the numbers that token ids are compared with while a network runs inside the block, such as a separator.
+
+    Args:
+        ids: The token ids, of which the network may be given a copy; None for an input without.
 
     Attributes:
         compared: These numbers and their neighbours, and one id for each entry of a table that ids are looked up in.
         vocabulary: Rows of the smallest embedding that they are looked up in; 0 before the first.
     """
 
-    def __init__(self, ids: Tensor) -> None:
+    def __init__(self, ids: Tensor | None) -> None:
         super().__init__()
         self.compared: dict[int, None] = {}
         self.vocabulary = 0
-        self._ids = {id(ids): ids}
+        self._first = ids
+        self._ids: dict[int, Tensor] = {}
+
+    @property
+    def special(self) -> list[int]:
+        """Return the compared numbers that are token ids."""
+        return [number for number in self.compared if 0 <= number < self.vocabulary][:_MOST_COMPARED]
+
+    def _are_ids(self, value: Any) -> bool:
+        if id(value) in self._ids:
+            return True
+        first = self._first
+        if not isinstance(value, Tensor) or first is None or value.dtype != first.dtype or value.shape != first.shape:
+            return False
+        if (value.device, value.layout) != (first.device, first.layout) or not torch.equal(value, first):
+            return False
+        self._ids[id(value)] = value
+        return True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function and note what it says of token ids."""
@@ -267,7 +287,7 @@ class _Comparisons(TorchFunctionMode):
         output, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
         given = [*args, *(kwargs or {}).values()]
         given += [value for several in given if isinstance(several, tuple | list) for value in several]
-        if not any(id(value) in self._ids for value in given):
+        if not any(map(self._are_ids, given)):
             return output
         others = [value for value in given if id(value) not in self._ids]
         if name in _COMPARISONS or name == "isin":
@@ -290,19 +310,6 @@ class _Comparisons(TorchFunctionMode):
             if isinstance(value, Tensor) and value.numel() <= _MOST_COMPARED and value.dtype != torch.bool:
                 numbers = value.flatten().tolist()
             self.compared |= {int(number) + step: None for number in numbers for step in (0, -1, 1)}
-
-
-def compared_ids(network: nn.Module, arguments: Mapping[str, Any], ids: Tensor) -> tuple[list[int], int]:
-    """Return the token ids that a network compares its input with, such as a separator, and how many ids there are.
-
-    Args:
-        network: In evaluation mode.
-        arguments: Of its forward pass.
-        ids: The token ids among them.
-    """
-    with torch.no_grad(), silenced(), _Comparisons(ids) as seen:
-        network(**arguments)
-    return [number for number in seen.compared if 0 <= number < seen.vocabulary][:_MOST_COMPARED], seen.vocabulary
 
 
 def holding(special: Iterable[int], ids: Tensor, vocabulary: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
