@@ -297,3 +297,23 @@ class _OfTwoKinds(_Masked):
 
     def forward(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
         return super().forward(x + self.kinds(m), torch.ones_like(m))
+
+
+class _Counted(_Masked):
+    """It is told how many tokens a prompt has, and hides what stands behind them."""
+
+    def forward(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, (torch.arange(x.shape[1]) < m.reshape(-1, 1)).long())
+
+
+@pytest.mark.parametrize("form", [lambda m: m, lambda m: m.float()])
+def test_what_is_hidden_by_how_many_tokens_a_prompt_has_is_not_measured(form: Any) -> None:
+    x = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(2))
+    live = load(_Counted(True).eval(), inputs={"x": x, "m": form(torch.tensor([6]))})
+    filled, alone = ({"x": x[:, :tokens], "m": form(torch.tensor([4]))} for tokens in (6, 4))
+    trace = td.trace(live, filled)
+    np.testing.assert_allclose(measured(trace), measured(td.trace(live, alone)), atol=1e-6)
+    assert trace.sizes["token"] == 4
+    several = [{**filled, "x": x + number} for number in range(5)]
+    with pytest.raises(ArgumentValueError, match="m: expected a mask that hides no token, got one that hides 2 tokens"):
+        td.levers(live, several)

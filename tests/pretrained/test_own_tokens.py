@@ -165,3 +165,21 @@ def test_learned_tokens_of_own_code_do_not_count(code: Any, before: int, behind:
     if cut == "before the norm":
         continued = td.decode(checkpoint, prompts[2], (1,), how="generate", new_tokens=2)
         assert int(continued.token_id.values[0, 0]) == int(logits[2][-1].argmax())
+
+
+class _AmongThem(_OwnCode):
+    """Its learned tokens stand in the middle of the input."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x, half = self.tokens(idx), idx.shape[1] // 2
+        x = torch.cat([x[:, :half], self.before.expand(len(idx), -1, -1), x[:, half:]], dim=1)
+        for block in self.blocks:
+            x = block(x)
+        count = self.before.shape[1]
+        return self.head(self.norm(torch.cat([x[:, :half], x[:, half + count :]], dim=1)))
+
+
+def test_learned_tokens_among_those_of_the_input_are_refused() -> None:
+    torch.manual_seed(4)
+    with pytest.raises(ValueError, match="the tokens of an input side by side in its blocks, got other tokens among"):
+        td.load(_AmongThem(2, 0, "").eval(), inputs=torch.randint(0, 60, (1, 9)))

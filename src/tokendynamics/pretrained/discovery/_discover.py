@@ -169,10 +169,7 @@ def _discovered(
     generator = torch.Generator().manual_seed(_SEED)
     recorded = record(network, inputs(count), attending, generator) if attending else first
     blocks, quiet_blocks = _blocks(network, recorded), _blocks(network, first)
-    names = [", ".join(block.call.name for block in several) for several in (quiet_blocks, blocks)]
-    if names[0] != names[1]:
-        wanted, advice = "a network that runs the same blocks for all inputs", "switch off what ends a pass early"
-        raise LayoutNotFoundError(expected(type(network).__name__, wanted, " and then ".join(names), advice))
+    _check_same_blocks(network, quiet_blocks, blocks)
     _check_one_sequence(network, quiet_blocks)
     _check_sums(network, quiet_blocks, first)
     start = quiet_blocks[0].call
@@ -309,6 +306,14 @@ def _outside(network: nn.Module, blocks: Sequence[BlockCall], recorded: Pass) ->
             innermost = max(around, key=lambda call: call.start, default=None)
             names.append(type(network).__name__ if innermost is None or not innermost.name else innermost.name)
     return tuple(dict.fromkeys(names))
+
+
+def _check_same_blocks(network: nn.Module, first: Sequence[BlockCall], second: Sequence[BlockCall]) -> None:
+    """Refuse a network of which other blocks ran in the second pass."""
+    names = [", ".join(block.call.name for block in several) for several in (first, second)]
+    if names[0] != names[1]:
+        wanted, advice = "a network that runs the same blocks for all inputs", "switch off what ends a pass early"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, " and then ".join(names), advice))
 
 
 def _check_sums(network: nn.Module, blocks: Sequence[BlockCall], recorded: Pass) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._calls import Hooks, Pass
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.network import copied, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import ids_in
@@ -134,6 +135,9 @@ def first_token(network: nn.Module, first: str, inputs: Mapping[str, Any], state
 
     Returns:
         None where the network adds no tokens, reads no token ids, or one id changes other places than one.
+
+    Raises:
+        LayoutNotFoundError: The network puts tokens of its own among those of the input.
     """
     ids = ids_in(inputs)
     if ids is None or states.ndim != _AXES or not 1 < ids.shape[1] < states.shape[1]:
@@ -148,7 +152,12 @@ def first_token(network: nn.Module, first: str, inputs: Mapping[str, Any], state
             return None
         places.append(torch.nonzero((other - states).abs().amax(dim=(0, 2)) > 0)[:, 0].tolist())
     start, last = places
-    return start[0] if len(start) == len(last) == 1 and last[0] - start[0] == ids.shape[1] - 1 else None
+    if len(start) != 1 or len(last) != 1:
+        return None
+    if last[0] - start[0] != ids.shape[1] - 1:
+        wanted, came = "the tokens of an input side by side in its blocks", "other tokens among them"
+        raise LayoutNotFoundError(type(network).__name__, wanted, came, "put its own tokens before or behind the input")
+    return start[0]
 
 
 @contextmanager

@@ -277,7 +277,12 @@ def _hidden(
         if len(kinds) == 1 and torch.equal(flags == kinds, hidden & ~filled_up):
             name = next(name for name, value in pack.arguments.items() if value is ids)
             return f"the network's mask by {name}", hidden | filled_up
+    # Behind its end, by how many tokens it has.
+    counts = (~hidden).sum(dim=1)
+    ends = torch.equal(hidden, torch.arange(hidden.shape[1]) >= counts[:, None])
     for name, value in pack.arguments.items() if pack.lengths is None else ():
+        if ends and isinstance(value, Tensor) and torch.equal(value.detach().cpu().flatten().long(), counts):
+            return name, hidden
         if isinstance(value, Tensor) and value.numel() == hidden.numel():
             flags, kinds = value.cpu().reshape(hidden.shape), value.cpu().unique()
             if len(kinds) == _KINDS and any(torch.equal(flags == kind, hidden) for kind in kinds):
