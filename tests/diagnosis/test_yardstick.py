@@ -170,6 +170,6 @@ def test_a_half_is_compared_with_the_same_half_untrained(family: str, half: str)
 def test_an_encoder_that_stands_alone_has_an_untrained_twin() -> None:
     from transformers import T5Config, T5EncoderModel
 
-    sizes = {"vocab_size": 200, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    sizes: dict[str, Any] = {"vocab_size": 200, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
     ckpt = td.load(T5EncoderModel(T5Config(**sizes)).eval())
     assert not untrained_twin(ckpt).causal

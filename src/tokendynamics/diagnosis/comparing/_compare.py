@@ -383,7 +383,9 @@ def sentences_of(
         else:
             depth = None if depths[0] == depths[place + 1] else min(depths[0], depths[place + 1])
             of_states = pair, parting, together.unpaired[place], in_words, through, weights
-            sentences.append(parting_finding(*of_states, left_out=left_out, depth=depth))
+            equal = bool(measured.tensors and measured.tensors[place].blocks_equal)
+            text = parting_finding(*of_states, left_out=left_out, depth=depth, blocks_equal=equal)
+            sentences.append(text)
         # Behind a missing layer, layers of one relative depth are different ones.
         sentences.append(None if missing else updates_finding(pair, difference))
         if measured.halved is not None:

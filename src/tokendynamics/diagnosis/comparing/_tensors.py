@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,9 @@ NOT_SHOWN = ("tensor_scale_error", "tensor_noise", "tensor_noise_error", "tensor
 _SAME_BLOCK = 0.5
 """Median relative difference of its matrices up to which a block is the same one, changed; others differ by 1."""
 
+_ELEMENTS = 2**22
+"""Elements of a tensor outside the blocks that are compared at a time."""
+
 STORED = 1e-5
 """Relative difference from which a tensor differs by more than rounding in single precision."""
 
@@ -86,6 +89,8 @@ class TensorDifferences:
             both have them.
         codes: Names of tensors of integers that differ, as packed weights do: their differences have no size.
         why: Why nothing was compared; empty otherwise.
+        outside: Relative difference of each tensor outside the blocks, by name: embeddings, the final norm, the
+            language head. Of those that both networks have in one shape.
     """
 
     table: xr.Dataset
@@ -94,6 +99,14 @@ class TensorDifferences:
     codes: tuple[str, ...]
     why: str
     final_norm: xr.Dataset | None = None
+    outside: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def blocks_equal(self) -> bool:
+        """Whether every stored tensor of the blocks was compared and is equal."""
+        values = self.table.tensor_difference.values
+        complete = not (self.why or self.unmatched or self.codes) and bool(np.isfinite(values).any(axis=1).all())
+        return complete and not bool((np.nan_to_num(values) > 0).any())
 
 
 def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[TensorDifferences, ...]:
@@ -115,10 +128,40 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
             blocks = block_differences(
                 [(ckpts[0].block_tensors(layer), other.block_tensors(layer)) for layer in layers]
             )
-            differences.append(replace(blocks, final_norm=_final_norm_differences(ckpts[0], other)))
+            outside = _outside_differences(ckpts[0], other)
+            differences.append(replace(blocks, final_norm=_final_norm_differences(ckpts[0], other), outside=outside))
         except CheckpointError as error:
             differences.append(_nothing(str(error)))
     return tuple(differences)
+
+
+def _outside_differences(first: Checkpoint, other: Checkpoint) -> dict[str, float]:
+    one, two = _outside_blocks(first), _outside_blocks(other)
+    alike = [name for name in one if name in two and one[name].shape == two[name].shape]
+    return {name: _relative_difference(one[name], two[name]) for name in alike}
+
+
+def _outside_blocks(ckpt: Checkpoint) -> dict[str, Tensor]:
+    """Return the parameters of a network with its language head that are of no block, by name."""
+    whole, blocks = ckpt.with_head or ckpt.model, [f".{block}." for block in ckpt.layout.blocks]
+    return {
+        name: parameter.detach()
+        for name, parameter in whole.named_parameters()
+        if not parameter.is_meta and parameter.is_floating_point() and not any(block in f".{name}" for block in blocks)
+    }
+
+
+def _relative_difference(a: Tensor, b: Tensor) -> float:
+    """Return ‖b − a‖/‖a‖, some rows at a time: tables of large vocabularies need not be in memory in float64."""
+    a, b = a.cpu(), b.cpu()
+    if a.dtype == b.dtype and torch.equal(a, b):
+        return 0.0
+    rows = max(1, _ELEMENTS * len(a) // max(a.numel(), 1)) if a.ndim else 1
+    gap = size = 0.0
+    for some, others in zip(torch.atleast_1d(a).split(rows), torch.atleast_1d(b).split(rows), strict=True):
+        one, two = some.double(), others.double()
+        gap, size = gap + float((two - one).square().sum()), size + float(one.square().sum())
+    return (gap / size) ** 0.5 if size else float("inf")
 
 
 def _final_norm_differences(first: Checkpoint, other: Checkpoint) -> xr.Dataset | None:

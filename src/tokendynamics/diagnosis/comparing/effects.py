@@ -359,7 +359,7 @@ def heads_finding(names: tuple[str, str], effects: HeadEffects, place: int, gap:
     change = np.nan_to_num(values[place + 1] - values[0])
     towards, total = change * np.sign(gap), float(change.sum())
     if total * gap <= 0:
-        in_all = fixed(total, 3, sign=True)
+        in_all = _effect(total)
         text = f"{closer}. First-order effects of heads do not explain this: they change by {in_all} in sum."
         return Finding(text, "heads", {"heads": [], "change": total})
     most = float(towards.max())
@@ -367,12 +367,21 @@ def heads_finding(names: tuple[str, str], effects: HeadEffects, place: int, gap:
     least = _AMONG_THE_LARGEST * most
     chosen = [np.unravel_index(place, change.shape) for place in order if towards.flat[place] >= least]
     heads = [(int(effects.table.layer[layer]), int(head)) for layer, head in chosen]
-    named = [f"layer {layer} head {head} ({fixed(change[layer - 1, head], 3, sign=True)})" for layer, head in heads]
+    named = [f"layer {layer} head {head} ({_effect(float(change[layer - 1, head]))})" for layer, head in heads]
     text = (
         f"{closer}. To first order, the effect on κ {'rises' if gap > 0 else 'falls'} most for {listing(named)}. Over "
-        f"all heads it changes by {fixed(total, 3, sign=True)}."
+        f"all heads it changes by {_effect(total)}."
     )
     return Finding(text, "heads", {"heads": [list(place) for place in heads], "change": total})
+
+
+_ROUNDED = 1e-6
+"""Change of κ below which it is rounding."""
+
+
+def _effect(change: float) -> str:
+    """Write a change of κ in three decimal places, or with two significant digits where these would read 0."""
+    return signed(change, 2) if _ROUNDED <= abs(change) and not round(change, 3) else fixed(change, 3, sign=True)
 
 
 def heads_convention() -> tuple[str, str, str]:

@@ -167,6 +167,7 @@ def parting_finding(
     *,
     left_out: int = 0,
     depth: int | None = None,
+    blocks_equal: bool = False,
 ) -> Finding:
     """Say where two networks first differ, and in which part.
 
@@ -179,6 +180,7 @@ def parting_finding(
         weights: From `weight_differences`, of the other one; None where not compared.
         left_out: Number of tokens that are excluded in some layer.
         depth: The depth up to which states are compared, where that is not the depth of both.
+        blocks_equal: Whether all stored tensors of the blocks are equal.
     """
     if parting is None:
         text = f"{names[1]} vs {names[0]}: the first difference is not located because {why}."
@@ -190,7 +192,7 @@ def parting_finding(
         "equal": f"{compared} are equal to the last bit.",
         "rounding": f"the states differ only by rounding in {dtype}: {ends}. No layer stands out.",
         "from the start": f"the states differ from the embedding on: {ends}. No layer stands out"
-        f"{slight if parting.late <= SMALL else ''}.",
+        f"{_OF_THE_EMBEDDING if blocks_equal else slight if parting.late <= SMALL else ''}.",
         "gradual": f"the states diverge gradually: {ends}. No layer stands out.",
     }
     text = texts.get(parting.kind) or _located(parting, tensors, weights, of_tokens, ends, names[0])
@@ -201,6 +203,9 @@ def parting_finding(
         if np.isinf(part.get("size", 0.0)):
             del part["size"]
     return Finding(f"{names[1]} vs {names[0]}: {text}", "updates", values)
+
+
+_OF_THE_EMBEDDING = ": all weights of the blocks are equal, so none of them causes the difference"
 
 
 def missing_finding(names: tuple[str, str], missing: MissingLayers) -> Finding:
@@ -353,6 +358,7 @@ def of_norm(difference: float, whose: str = "its") -> str:
     """
     if np.isinf(difference):
         return f"{factor(difference)} {whose} norm of 0"
+    difference = 1.0 if number(difference, 2) == "1" else difference  # 0.9996 reads as 1
     return f"{factor(difference)} {whose} norm" if difference >= 1 else f"{number(difference, 2)} of {whose} norm"
 
 
@@ -552,7 +558,7 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
         whose = f"of the blocks {_whose(names, ())}" if complete else f"in the blocks of both {names[1]} and {names[0]}"
         subject = f"{'all' if complete else 'the'} stored tensors {whose}"
         text = f"{_apart_from(compared.codes, subject)} are equal{vectors}."
-        return Finding(text + rest, "weights", {"tensors": []})
+        return Finding(text + rest + _outside(compared), "weights", {"tensors": []})
     outliers = standing_out(compared.table)
     changed = layers[differing.any(axis=1)]
     everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
@@ -568,7 +574,19 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
     else:
         median = of_norm(float(np.median(values[differing])), "their")
         text = f"{subject}, by {median} in the median; none differs unlike those of other layers."
+    rest += _outside(compared)
     return Finding(text + rest, "weights", {"tensors": [f"{layers[layer]} {tensors[place]}" for layer, place in named]})
+
+
+def _outside(compared: TensorDifferences) -> str:
+    """Return a sentence on tensors outside the blocks that differ, the largest difference first; empty for none."""
+    differing = sorted(
+        ((size, name) for name, size in compared.outside.items() if size > STORED), key=lambda pair: -pair[0]
+    )
+    if not differing:
+        return ""
+    named = listing([f"{name} (by {of_norm(size)})" for size, name in differing], most=MOST_NAMED)
+    return f" Outside the blocks, {named} {'differs' if len(differing) == 1 else 'differ'}."
 
 
 def _named(
