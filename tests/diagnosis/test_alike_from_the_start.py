@@ -8,6 +8,7 @@ import torch
 
 import tokendynamics as td
 from diagnosis.built_transformer import Canvas, Frame, blank
+from tokendynamics.diagnosis.verdict import Verdict
 
 TOPICS, DEPTH = 12, 3
 
@@ -35,7 +36,7 @@ def mixed_texts(count: int = 8) -> list[list[int]]:
     return [draw.integers(8, 200, int(draw.integers(10, 25))).tolist() for _ in range(count)]
 
 
-def judged(canvas: Canvas, texts: list[list[int]]) -> td.Verdict:
+def judged(canvas: Canvas, texts: list[list[int]]) -> Verdict:
     ckpt = td.load(canvas.network)
     return td.diagnose(ckpt, texts, levers=False, heads=False, directions=False, baseline=None).verdict
 

@@ -80,6 +80,18 @@ def test_a_changed_embedding_is_no_rounding_of_weights() -> None:
     assert any(text.endswith(slight) for text in sentences(everything))
 
 
+def test_damage_to_the_embedding_is_named_beneath_noise_and_noise_is_not() -> None:
+    def noisy(network: Any, factor: float) -> None:
+        generator = torch.Generator().manual_seed(2)
+        for weight in network.parameters():
+            weight.mul_(1 + 0.005 * torch.randn(weight.shape, generator=generator))
+        network.model.embed_tokens.weight.mul_(factor)
+
+    words = "Outside the blocks, model.embed_tokens.weight (by 0.1 of its norm) differs."
+    assert any(text.endswith(words) for text in sentences(lambda network: noisy(network, 1.1)))
+    assert not any("Outside the blocks" in text for text in sentences(lambda network: noisy(network, 1.0)))
+
+
 def test_a_small_effect_of_a_head_does_not_read_zero() -> None:
     assert [_effect(change) for change in (0.00023, -0.00004, 0.0123, 0.0)] == [
         "+0.00023",

@@ -381,7 +381,7 @@ _ROUNDED = 1e-6
 
 def _effect(change: float) -> str:
     """Write a change of κ in three decimal places, or with two significant digits where these would read 0."""
-    return signed(change, 2) if _ROUNDED <= abs(change) and not round(change, 3) else fixed(change, 3, sign=True)
+    return signed(change, 2) if abs(change) >= _ROUNDED and not round(change, 3) else fixed(change, 3, sign=True)
 
 
 def heads_convention() -> tuple[str, str, str]:

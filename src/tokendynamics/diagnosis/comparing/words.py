@@ -9,7 +9,13 @@ import xarray as xr
 from jaxtyping import Bool
 
 from tokendynamics.diagnosis.comparing._first_difference import NEIGHBOURS, SIZE_CHANGED, Difference, Parting
-from tokendynamics.diagnosis.comparing._tensors import STORED, MissingLayers, TensorDifferences, standing_out
+from tokendynamics.diagnosis.comparing._tensors import (
+    STORED,
+    TIMES_OTHERS,
+    MissingLayers,
+    TensorDifferences,
+    standing_out,
+)
 from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
 from tokendynamics.diagnosis.network import PART_NAMES, WHAT_VARIES
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
@@ -574,14 +580,19 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
     else:
         median = of_norm(float(np.median(values[differing])), "their")
         text = f"{subject}, by {median} in the median; none differs unlike those of other layers."
-    rest += _outside(compared)
+    rest += _outside(compared, TIMES_OTHERS * float(np.median(values[differing])) if everywhere else STORED)
     return Finding(text + rest, "weights", {"tensors": [f"{layers[layer]} {tensors[place]}" for layer, place in named]})
 
 
-def _outside(compared: TensorDifferences) -> str:
-    """Return a sentence on tensors outside the blocks that differ, the largest difference first; empty for none."""
+def _outside(compared: TensorDifferences, least: float = STORED) -> str:
+    """Return a sentence on tensors outside the blocks that differ, the largest difference first; empty for none.
+
+    Args:
+        compared: From `tensor_differences`.
+        least: From which difference; more where all tensors differ, as with noise.
+    """
     differing = sorted(
-        ((size, name) for name, size in compared.outside.items() if size > STORED), key=lambda pair: -pair[0]
+        ((size, name) for name, size in compared.outside.items() if size > least), key=lambda pair: -pair[0]
     )
     if not differing:
         return ""
