@@ -103,7 +103,7 @@ def test_before_the_page_the_data_are_named_and_the_same_command_completes_them(
 
 
 PRINTED = {
-    "diagnose": "tokendynamics.cli._output.Output.show",
+    "diagnose": "tokendynamics.cli._diagnose.show",
     "compare": "tokendynamics.cli._compare._show",
     "simulate": "tokendynamics.cli._simulate._print_tables",
     "circuits build": "tokendynamics.cli.circuits._build._print",
