@@ -300,7 +300,7 @@ class _OfTwoKinds(_Masked):
 
 
 class _Counted(_Masked):
-    """It is told how many tokens a prompt has, and hides what stands behind them."""
+    """Its second argument is the number of tokens of a prompt; what stands behind them is hidden."""
 
     def forward(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
         return super().forward(x, (torch.arange(x.shape[1]) < m.reshape(-1, 1)).long())

@@ -19,7 +19,7 @@ from tokendynamics.pretrained.discovery.words import kinds_in_words
 DIM, HEADS, VOCABULARY, TOKENS = 12, 2, 30, 7
 
 MARK = 1
-"""A token id that is told from others by the masks that depend on one; the network is loaded with inputs without it."""
+"""The token id that masks by ids look for; the network is loaded with inputs that do not hold it."""
 
 
 def _shown(form: str, ids: Tensor) -> Tensor:

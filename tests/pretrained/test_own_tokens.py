@@ -181,5 +181,5 @@ class _AmongThem(_OwnCode):
 
 def test_learned_tokens_among_those_of_the_input_are_refused() -> None:
     torch.manual_seed(4)
-    with pytest.raises(ValueError, match="the tokens of an input side by side in its blocks, got other tokens among"):
+    with pytest.raises(ValueError, match="side by side and in order in its blocks, got the first of"):
         td.load(_AmongThem(2, 0, "").eval(), inputs=torch.randint(0, 60, (1, 9)))

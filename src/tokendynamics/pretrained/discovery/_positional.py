@@ -137,7 +137,7 @@ def first_token(network: nn.Module, first: str, inputs: Mapping[str, Any], state
         None where the network adds no tokens, reads no token ids, or one id changes other places than one.
 
     Raises:
-        LayoutNotFoundError: The network puts tokens of its own among those of the input.
+        LayoutNotFoundError: The network puts tokens of its own among those of the input, or changes their order.
     """
     ids = ids_in(inputs)
     if ids is None or states.ndim != _AXES or not 1 < ids.shape[1] < states.shape[1]:
@@ -155,7 +155,8 @@ def first_token(network: nn.Module, first: str, inputs: Mapping[str, Any], state
     if len(start) != 1 or len(last) != 1:
         return None
     if last[0] - start[0] != ids.shape[1] - 1:
-        wanted, came = "the tokens of an input side by side in its blocks", "other tokens among them"
+        wanted = "the tokens of an input side by side and in order in its blocks"
+        came = f"the first of {ids.shape[1]} at place {start[0] + 1} and the last at place {last[0] + 1}"
         raise LayoutNotFoundError(type(network).__name__, wanted, came, "put its own tokens before or behind the input")
     return start[0]
 
