@@ -20,6 +20,7 @@ from tokendynamics.diagnosis.tracing.words import (
     NEIGHBOURS,
     TIMES_UNIFORM,
     UPDATE_JUMP,
+    attention_finding,
     attention_sinks,
     detailed_findings,
     jumps,
@@ -296,10 +297,41 @@ def test_an_attention_sink_needs_weight_beyond_uniform(measured: xr.Dataset) -> 
     assert not attention_sinks(table).any()
 
 
-def test_attention_that_does_not_show_is_said_to(measured: xr.Dataset) -> None:
-    table = measured.assign(attention_received=measured.attention_received * np.nan)
-    text = next(finding.text for finding in detailed_findings(table, ()) if finding.figure == "attention")
-    assert text.startswith("Attention sinks are not measured because")
+def test_sinks_that_are_not_measured_have_one_reason_the_one_that_holds(tiny: Callable[..., Checkpoint]) -> None:
+    """A receiver counts from four places away and a mean needs eight of them: twelve tokens."""
+    begin = "Attention sinks are not measured because "
+    long, short = list(range(5, 17)), list(range(5, 16))
+    ckpt = tiny("gpt2")
+    assert not attention_finding(trace(ckpt, [long, short])).text.startswith(begin)
+    brief = trace(ckpt, [short, short[1:]])
+    assert brief.attention_accessible.values.all()
+    wanted = f"{begin}the longest text has 11 tokens; at least 12 are needed."
+    assert attention_finding(brief).text == wanted
+    assert attention_finding(brief.drop_vars("attention_accessible")).text == wanted
+    windowed = trace(load(mistral(window=11)), [list(range(40))])
+    assert attention_finding(windowed).text == (
+        f"{begin}no token can be attended to by at least 8 tokens that are 4 or more positions away, as under a short "
+        "attention window."
+    )
+    assert not attention_finding(trace(load(mistral(window=12)), [list(range(40))])).text.startswith(begin)
+    hidden = brief.assign(attention_accessible=~brief.attention_accessible)
+    assert attention_finding(hidden).text == f"{begin}the attention weights between the tokens are not accessible."
+    half = brief.assign(attention_accessible=("prompt", [False, True]))
+    assert attention_finding(half).text == (
+        f"{begin}the attention weights of 1 text are not accessible, and the longest of the others has 10 tokens; at "
+        "least 12 are needed."
+    )
+
+
+def mistral(window: int) -> nn.Module:
+    from transformers import MistralConfig, MistralModel
+
+    torch.manual_seed(0)
+    config = MistralConfig(
+        hidden_size=24, num_attention_heads=2, num_key_value_heads=2, intermediate_size=32, num_hidden_layers=2,
+        vocab_size=60, sliding_window=window,
+    )  # fmt: skip
+    return MistralModel(config).eval()
 
 
 @pytest.mark.parametrize(("times", "named"), [(4.1, False), (12.0, True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tokendynamics as td
+from tokendynamics.diagnosis.tracing.words import attention_finding
 from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 from tokendynamics.pretrained.discovery.layout import OTHER_PLACES
 
@@ -218,6 +220,8 @@ def test_what_is_no_softmax_attention_over_tokens_is_traced_and_not_audited(case
     assert torch.equal(ckpt.states(PROMPT).feed_forward, by_hooks(network, PROMPT))
     trace = td.trace(ckpt, [PROMPT.tolist()])
     assert bool(trace.attention_received.isnull().all())
+    why = attention_finding(trace).text
+    assert re.search(rf"not measured because the attention weights .* are not accessible \(layer 1: {words}", why)
     with pytest.raises(CheckpointError, match=f"between the tokens shows in every layer, got layer 1: {words}"):
         td.attention_seen(ckpt, [PROMPT.tolist()])
     assert not ckpt.layout.causal

@@ -88,6 +88,20 @@ def joins_there(trace: xr.Dataset) -> list[int]:
     return [number for number, kind in enumerate(record.get("layers", ()), 1) if record["kinds"][kind].get("joins")]
 
 
+def hidden_attention(trace: xr.Dataset) -> str:
+    """Return why the weights between tokens do not show, by the first layer where they do not; empty where they do.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    record = _record(trace)
+    for number, place in enumerate(record.get("layers", ()), 1):
+        kind = record["kinds"][place]
+        if kind.get("attends") and not kind.get("shows", True):
+            return f"layer {number}: {kind['problem']}"
+    return ""
+
+
 def changed_between(layers: list[int]) -> str:
     """Say before which layers the states change outside of the blocks, and what that change counts as."""
     return (

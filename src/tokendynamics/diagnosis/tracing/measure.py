@@ -208,6 +208,7 @@ def trace_dataset(
     variables |= place_variables(different)
     for kind, name in enumerate(("attention_received", "attention_uniform")):
         variables[name] = (("prompt", "layer", "token"), _received(rows, kind, longest))
+    variables["attention_accessible"] = ("prompt", np.array([row.received is not None for row in rows]))
     coords = {
         "prompt": list(prompts),
         "text": ("prompt", [in_words(item) for item in prompts.values()]),

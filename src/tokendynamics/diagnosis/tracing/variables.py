@@ -57,6 +57,7 @@ DESCRIPTIONS: dict[str, str] = {
     # (prompt, layer, token)
     "attention_received": "mean attention received by a token, over heads and over the tokens at least four positions "
     "away that can attend to it; NaN for fewer than eight of these, at layer 0, and where attention is not accessible",
+    "attention_accessible": "whether the weights that attention_received averages show in the pass of a prompt",
     "attention_sink_mass": "the largest attention_received of any token; NaN where none is known",
     "attention_sink_position": "the position of that token; -1 where none is known",
     "attention_uniform": "attention_received under uniform attention to all visible tokens",

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.network import joins_there, part_of_layer, parts_there
+from tokendynamics.diagnosis.network import hidden_attention, joins_there, part_of_layer, parts_there
 from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, CONSENSUS, State
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in, token_finding
+from tokendynamics.pretrained.edits.states import FAR, FEWEST
 from tokendynamics.words import (
     Finding,
     digits_apart,
@@ -469,11 +470,7 @@ def attention_finding(trace: xr.Dataset) -> Finding:
     """
     received, noun = trace.attention_received.transpose("prompt", "layer", "token").values, noun_in(trace)
     if np.isnan(received).all():
-        text = (
-            "Attention sinks are not measured because the attention weights are not accessible, or in no "
-            f"{noun} at least eight tokens attend to one that is four or more positions away."
-        )
-        return Finding(text, "attention", {})
+        return Finding(f"Attention sinks are not measured because {why_no_sinks(trace)}.", "attention", {})
     sinks, counted = attention_sinks(trace), trace.repeats.values < 0
     if not sinks.any():
         largest = float(np.nanmax(received))
@@ -493,6 +490,33 @@ def attention_finding(trace: xr.Dataset) -> Finding:
         )
         return Finding(text, "attention", {"texts": few})
     return _of_named(trace, named, received)
+
+
+def why_no_sinks(trace: xr.Dataset) -> str:
+    """Return why no token has a mean weight that it receives: hidden weights, short texts or a short window.
+
+    Args:
+        trace: From `tokendynamics.trace`, where none has.
+    """
+    noun, needed = noun_in(trace), FAR + FEWEST
+    counts = trace.token_count.sel(sinks="kept").max("layer").values
+    shown = counts >= 0  # in traces of an earlier version weights that do not show cannot be distinguished
+    if "attention_accessible" in trace:
+        shown = trace.attention_accessible.values.astype(bool)
+    if not shown.any():
+        hidden = hidden_attention(trace)
+        return f"the attention weights between the tokens are not accessible{f' ({hidden})' if hidden else ''}"
+    longest = int(counts[shown].max())
+    rest = (
+        "" if shown.all() else f"the attention weights of {plural(int((~shown).sum()), noun)} are not accessible, and "
+    )
+    whose = f"the longest {noun}" if shown.all() else "the longest of the others"
+    if longest < needed:
+        return f"{rest}{whose} has {plural(longest, 'token')}; at least {needed} are needed"
+    return (
+        f"{rest}no token can be attended to by at least {FEWEST} tokens that are {FAR} or more positions away, as "
+        "under a short attention window"
+    )
 
 
 def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Finding:

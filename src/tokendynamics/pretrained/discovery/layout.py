@@ -377,7 +377,7 @@ class Layout:
             "varies": self.varies,
             "outside": list(self.outside),
             "first_token": self.first_token,
-            "kinds": [_short(asdict(kind)) for kind in kinds],
+            "kinds": [_short(asdict(kind)) | {"shows": kind.shows} for kind in kinds],
             "layers": [kinds.index(layer) for layer in self.layers],
         }
 

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
-from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
+from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks, why_no_sinks
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Figure, Section, columns_table
 from tokendynamics.figures.palette import BLUE, MUTED, ORANGE
@@ -40,10 +40,7 @@ def section(diagnosis: Diagnosis) -> Section:
 
 def _attention_figure(trace: xr.Dataset) -> Figure:
     if not bool(trace.attention_received.notnull().any()):
-        why = (
-            "Not plotted because the attention weights of this network are not accessible, or no prompt has tokens at "
-            "least four positions apart. Attention sinks are then undefined."
-        )
+        why = f"Not plotted because {why_no_sinks(trace)}. Attention sinks are then undefined."
         return Figure(_IDENT, _QUESTION, why)
     seen, prompts = _layers(trace), trace.sizes["prompt"]
     weight, top = seen.weight, int(np.argmax(seen.weight.values))
