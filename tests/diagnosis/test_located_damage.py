@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,45 @@ def test_what_keeps_the_function_is_no_damage_beneath_noise(change: str, family:
     comparison = td.compare(whole, other, texts=PROMPTS, heads=False)
     assert comparison.first_part in (None, "embedding")
     assert "No layer stands out" in str(comparison)
+    if change in OTHER_ORDER_OR_BASIS:
+        assert "; none differs unlike those of other layers. The matrices of the " in str(comparison)
+
+
+OTHER_ORDER_OR_BASIS = ("permuted heads", "W_Q R, W_K R^-T", "W_V S, S^-1 W_O", "signs of heads", "hidden units")
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("change", "family", "part", "size"),
+    [
+        ("permuted heads", "gpt2", "attention", 0.002), ("permuted heads", "llama", "attention", 0.01),
+        ("permuted heads", "bert", "attention", 0.01), ("hidden units", "bert", "feed-forward part", 0.01),
+    ],
+)  # fmt: skip
+def test_one_layer_in_another_order_beneath_noise_names_no_tensor(
+    change: str, family: str, part: str, size: float
+) -> None:
+    """The tensors of that layer differ by their whole norm, those of others by noise: it is the order that differs."""
+    whole: Any = function_preserving.network_of(family, 1, LAYERS).float()
+    other: Any = copy.deepcopy(whole)
+    changed = PRESERVING[change](whole.double(), 2).state_dict()
+    other.load_state_dict({name: value for name, value in changed.items() if ".2." in name}, strict=False)
+    noise(size)(other, torch.Generator().manual_seed(50))
+    comparison = td.compare(whole.float(), other, texts=PROMPTS, heads=False)
+    assert comparison.first_part == "embedding"
+    text = next(finding.text for finding in comparison.sentences if finding.text.startswith("Stored tensors"))
+    assert "none differs unlike those of other layers." in text
+    assert (
+        f"The matrices of the {part} in layer 3 differ mainly in the order, basis or scale in which they are " in text
+    )
+    computed = re.findall(r"what they compute differs by at most (0\.\d+) of its norm", text)
+    assert size / 2 < float(computed[0]) < 4 * size
+    blocks_of_other = {"gpt2": "h", "llama": "model.layers", "bert": "encoder.layer"}[family]
+    output = other.get_submodule(blocks_of_other)[2]
+    modules = {"gpt2": "attn.c_proj", "llama": "self_attn.o_proj", "bert": "attention.output.dense"}
+    output.get_submodule(modules[family]).weight.data *= 3.0
+    damaged = td.compare(whole.float(), other, texts=PROMPTS, heads=False)
+    assert (damaged.first_layer, damaged.first_part) == (3, "attention")
 
 
 def test_damage_is_located_beside_what_keeps_the_function() -> None:

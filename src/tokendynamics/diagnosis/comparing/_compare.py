@@ -26,6 +26,7 @@ from tokendynamics.diagnosis.comparing._first_difference import (
     weights_standing_out,
     with_heads,
     with_norms_alone,
+    with_rewritten,
     without_layers,
 )
 from tokendynamics.diagnosis.comparing._tensors import (
@@ -197,11 +198,19 @@ def _measured(
         given = [list(compress(inputs, different)) for inputs in together.given]
         significant = ~np.isnan(_significant_gaps(differences))
         heads = head_effects_of(ckpts, given, significant.tolist(), sinks, report)
+    products = weight_differences(ckpts, report) if weights else None
+    feed_forward = feed_forward_differences(ckpts, report) if weights else None
+    tensors = tensor_differences(ckpts, report) if weights else None
+    if products is not None and feed_forward is not None and tensors is not None:
+        pairs = xr.merge([products[0], feed_forward.table])
+        tensors = tuple(
+            with_rewritten(of_other, pairs.isel(other=place), ckpts[0]) for place, of_other in enumerate(tensors)
+        )
     return Measured(
         together,
-        weight_differences(ckpts, report) if weights else None,
-        feed_forward_differences(ckpts, report) if weights else None,
-        tensor_differences(ckpts, report) if weights else None,
+        products,
+        feed_forward,
+        tensors,
         tuple(missing_layers(ckpts[0], ckpt) if weights else None for ckpt in ckpts[1:]),
         halved_parts(ckpts, together.given, together.tokens_shared, report, different) if halved else None,
         differences,

@@ -61,7 +61,8 @@ _UNDONE = 2.0
 of it where no other one is seen."""
 
 _REWRITTEN = 0.1
-"""Relative difference of stored matrices from which they may be the same in another basis, order or scale."""
+"""Relative difference of stored matrices from which they may be the same in another basis, order or scale, and of two
+biases from which a constant may have moved from one to the other."""
 
 _REPARAMETERISED, _MORE_THAN_OTHERS = 5.0, 3.0
 """Stored matrices of a part that differ by the first many times more than what they compute, or relative to it by the
@@ -350,12 +351,45 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
                 > times * max(of_products[name][layer - 1] for name in _circuits_of(names[place], layout))
             }
             left = _without_counterparts(left, undone, scales[layer - 1], errors)
-        constants = len(left) > 1 and all(names[place].endswith("bias") for place in left)
-        if left and not constants:  # one constant, of a value say, may move to the next bias
+        # One constant, of a value say, may move to the next bias; it need not stand out where it did in all layers.
+        biases = [
+            place for place, name in enumerate(names) if name.endswith("bias") and parts[layer - 1][place] == part
+        ]
+        changed = [place for place in biases if table.tensor_difference.values[layer - 1, place] > _REWRITTEN]
+        constants = set(left) <= set(biases) and len({*left, *changed}) > 1
+        if left and not constants:
             places.add((layer, part))
     if final_norm_stands_out(replace(tensors, table=table), first.layout.layers[-1].norms):
         places.add((first.architecture.layers, "final norm"))
     return sorted(places)
+
+
+def with_rewritten(tensors: TensorDifferences, weights: xr.Dataset, first: Checkpoint) -> TensorDifferences:
+    """Record which parts are stored in another order, basis or scale, as they compute nearly the same.
+
+    Args:
+        tensors: From `tensor_differences`.
+        weights: Differences of products and feed-forward matrices, of one network.
+        first: The network compared with.
+    """
+    if tensors.why:
+        return tensors
+    names = tensors.table.tensor.values.astype(str).tolist()
+    parts = np.array([[_part_of(name, layer) for name in names] for layer in first.layout.layers])
+    computed, rewritten = _computed_by(weights), dict[str, dict[int, float]]()
+    for part, same in _same_parameters(tensors, weights, parts.tolist()).items():
+        layers = np.flatnonzero(np.isfinite(computed[part]) & ~same).tolist()
+        if layers:
+            rewritten[part] = {layer + 1: float(computed[part][layer]) for layer in layers}
+    return replace(tensors, rewritten=rewritten, of_parts={part: parts == part for part in rewritten})
+
+
+def _computed_by(weights: xr.Dataset) -> dict[Part, Float64[np.ndarray, " layer"]]:
+    """Return the relative difference of what the matrices of each part compute."""
+    return {
+        "attention": np.fmax(weights.qk_difference.values, weights.ov_difference.values),
+        "feed-forward part": weights.ff_difference.values,
+    }
 
 
 def _scales_of_products(weights: xr.Dataset) -> dict[str, Float64[np.ndarray, " layer"]]:
@@ -423,12 +457,8 @@ def _same_parameters(
     """
     stored = tensors.table.tensor_difference.values
     matrices = ~np.isin(tensors.table.tensor.values.astype(str), tensors.vectors)
-    computed: dict[Part, np.ndarray] = {
-        "attention": np.fmax(weights.qk_difference.values, weights.ov_difference.values),
-        "feed-forward part": weights.ff_difference.values,
-    }
     alike: dict[Part, Bool[np.ndarray, " layer"]] = {}
-    for part, products in computed.items():
+    for part, products in _computed_by(weights).items():
         chosen = (np.array(parts) == part) & matrices & np.isfinite(stored)
         largest = np.where(chosen, stored, 0.0).max(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):

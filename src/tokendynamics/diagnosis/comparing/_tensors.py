@@ -91,6 +91,10 @@ class TensorDifferences:
         why: Why nothing was compared; empty otherwise.
         outside: Relative difference of each tensor outside the blocks, by name: embeddings, the final norm, the
             language head. Of those that both networks have in one shape.
+        rewritten: For each part, by layer (from 1) the relative difference of what its matrices compute, where they are
+            stored in another order, basis or scale: heads or hidden units permuted, or a gain moved. Nothing stands
+            out among the tensors of these parts.
+        of_parts: Tensors of each part, (layer, tensor).
     """
 
     table: xr.Dataset
@@ -100,6 +104,17 @@ class TensorDifferences:
     why: str
     final_norm: xr.Dataset | None = None
     outside: Mapping[str, float] = field(default_factory=dict[str, float])
+    rewritten: Mapping[str, Mapping[int, float]] = field(default_factory=dict[str, dict[int, float]])
+    of_parts: Mapping[str, Bool[np.ndarray, "layer tensor"]] = field(default_factory=dict[str, np.ndarray])
+
+    @property
+    def outliers(self) -> list[tuple[int, int]]:
+        """Layer and tensor, from 0, of those that differ unlike the tensors of their name in other layers."""
+        stored = np.zeros(self.table.tensor_difference.shape, dtype=bool)
+        for part, layers in self.rewritten.items():
+            rows = [layer - 1 for layer in layers]
+            stored[rows] |= self.of_parts[part][rows]
+        return standing_out(self.table.where(xr.DataArray(~stored, dims=("layer", "tensor"))))
 
     @property
     def blocks_equal(self) -> bool:
@@ -482,7 +497,7 @@ def tensors_of_layer(compared: TensorDifferences, layer: int) -> list[str]:
     if compared.why:
         return []
     values = compared.table.tensor_difference.values
-    places = [place for row, place in standing_out(compared.table) if row == layer - 1]
+    places = [place for row, place in compared.outliers if row == layer - 1]
     return [
         str(compared.table.tensor.values[place])
         for place in sorted(places, key=lambda place: -values[layer - 1, place])

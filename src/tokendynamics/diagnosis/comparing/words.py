@@ -14,7 +14,6 @@ from tokendynamics.diagnosis.comparing._tensors import (
     TIMES_OTHERS,
     MissingLayers,
     TensorDifferences,
-    standing_out,
 )
 from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
 from tokendynamics.diagnosis.network import PART_NAMES, WHAT_VARIES
@@ -556,7 +555,7 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
     values = compared.table.tensor_difference.values
     tensors, layers = compared.table.tensor.values.astype(str), compared.table.layer.values
     differing = np.nan_to_num(values, nan=0.0) > STORED
-    rest = without_partner(compared.unmatched) + _packed(compared.codes)
+    rest = _rewritten(compared) + without_partner(compared.unmatched) + _packed(compared.codes)
     known = np.isfinite(values).any(axis=1)
     if not differing.any():
         vectors = ", including biases and norms" if compared.vectors else ""
@@ -565,7 +564,7 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
         subject = f"{'all' if complete else 'the'} stored tensors {whose}"
         text = f"{_apart_from(compared.codes, subject)} are equal{vectors}."
         return Finding(text + rest + _outside(compared), "weights", {"tensors": []})
-    outliers = standing_out(compared.table)
+    outliers = compared.outliers
     changed = layers[differing.any(axis=1)]
     everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
     named = outliers or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
@@ -582,6 +581,18 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
         text = f"{subject}, by {median} in the median; none differs unlike those of other layers."
     rest += _outside(compared, TIMES_OTHERS * float(np.median(values[differing])) if everywhere else STORED)
     return Finding(text + rest, "weights", {"tensors": [f"{layers[layer]} {tensors[place]}" for layer, place in named]})
+
+
+def _rewritten(compared: TensorDifferences) -> str:
+    """Return a sentence on parts that are stored in another order, basis or scale; empty for none."""
+    if not compared.rewritten:
+        return ""
+    parts = [f"the {part} in {in_layers(list(layers))}" for part, layers in compared.rewritten.items()]
+    most = max(size for layers in compared.rewritten.values() for size in layers.values())
+    return (
+        f" The matrices of {listing(parts)} differ mainly in the order, basis or scale in which they are stored: what "
+        f"they compute differs by at most {of_norm(most)}."
+    )
 
 
 def _outside(compared: TensorDifferences, least: float = STORED) -> str:
