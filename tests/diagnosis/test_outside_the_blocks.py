@@ -53,6 +53,45 @@ def test_a_tensor_outside_the_blocks_is_named(name: str, change: Callable[[Any],
     assert not any("rounded or trained slightly further" in text for text in words)
 
 
+@pytest.mark.parametrize(
+    ("family", "inner", "embedding", "norm"),
+    [
+        ("llama", "model", "embed_tokens.weight", "norm.weight"),
+        ("gpt2", "transformer", "wte.weight", "ln_f.weight"),
+        ("bert", "bert", "embeddings.word_embeddings.weight", "embeddings.LayerNorm.weight"),
+    ],
+)
+def test_tensors_of_a_network_with_a_head_are_those_of_one_without(
+    family: str, inner: str, embedding: str, norm: str
+) -> None:
+    """Names begin with the module around the blocks in one of them only."""
+    whole: Any = with_head(family)
+    base: Any = copy.deepcopy(whole.get_submodule(inner))
+    texts = np.random.default_rng(1).integers(3, 60, (4, 12)).tolist()
+    names = ["base", "headed"]
+    assert "Outside the blocks" not in str(td.compare(base, whole, texts=texts, names=names, heads=False))
+    with torch.no_grad():
+        base.get_parameter(embedding).mul_(1.1)
+        whole.get_submodule(inner).get_parameter(norm).mul_(3.0)
+    for pair in ((base, whole), (whole, base)):
+        words = str(td.compare(*pair, texts=texts, names=names if pair[0] is base else names[::-1], heads=False))
+        size = "0.091" if pair[0] is base else "0.1"  # of the larger one
+        gain = "2× its norm" if pair[0] is base else "0.67 of its norm"
+        assert f"Outside the blocks, {norm} (by {gain}) and {embedding} (by {size} of its norm) differ." in words
+
+
+def with_head(family: str) -> Any:
+    from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    if family == "llama":
+        return language_model()
+    if family == "gpt2":
+        return GPT2LMHeadModel(GPT2Config(vocab_size=60, n_embd=32, n_layer=3, n_head=4, n_positions=64)).eval()
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
+    return BertForMaskedLM(BertConfig(vocab_size=60, **sizes, num_attention_heads=4)).eval()
+
+
 def test_a_tied_table_is_named_once() -> None:
     stored = sentences(lambda network: network.lm_head.weight.mul_(1.1), tied=True)
     assert any(

@@ -151,19 +151,43 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
 
 
 def _outside_differences(first: Checkpoint, other: Checkpoint) -> dict[str, float]:
-    one, two = _outside_blocks(first), _outside_blocks(other)
+    one, two = (_outside_blocks(ckpt, beyond) for ckpt, beyond in ((first, other), (other, first)))
     alike = [name for name in one if name in two and one[name].shape == two[name].shape]
     return {name: _relative_difference(one[name], two[name]) for name in alike}
 
 
-def _outside_blocks(ckpt: Checkpoint) -> dict[str, Tensor]:
-    """Return the parameters of a network with its language head that are of no block, by name."""
+def _outside_blocks(ckpt: Checkpoint, other: Checkpoint) -> dict[str, Tensor]:
+    """Return the parameters of a network with its language head that are of no block.
+
+    Names are without what stands before the names of the blocks and of those of the other network does not, such as
+    ``model.`` in a network with a head beside one without.
+    """
     whole, blocks = ckpt.with_head or ckpt.model, [f".{block}." for block in ckpt.layout.blocks]
+    prefix = before_shared_end(_first_block(ckpt), _first_block(other))
     return {
-        name: parameter.detach()
+        name.removeprefix(prefix): parameter.detach()
         for name, parameter in whole.named_parameters()
         if not parameter.is_meta and parameter.is_floating_point() and not any(block in f".{name}" for block in blocks)
     }
+
+
+def _first_block(ckpt: Checkpoint) -> str:
+    """Return the name of the first block in the network with its language head."""
+    whole, block = ckpt.with_head or ckpt.model, ckpt.layout.blocks[0]
+    return next((name for name, _ in whole.named_modules() if f".{name}".endswith(f".{block}")), block)
+
+
+def before_shared_end(name: str, other: str) -> str:
+    """Return what of a dotted name stands before the end that it shares with another one.
+
+    >>> before_shared_end("model.layers.0", "layers.0"), before_shared_end("layers.0", "model.layers.0")
+    ('model.', '')
+    """
+    parts, others = name.split("."), other.split(".")
+    shared = 0
+    while shared < min(len(parts), len(others)) and parts[-1 - shared] == others[-1 - shared]:
+        shared += 1
+    return "".join(f"{part}." for part in parts[: len(parts) - shared])
 
 
 def _relative_difference(a: Tensor, b: Tensor) -> float:
