@@ -728,7 +728,11 @@ def test_gates_leave_other_passes_alone_and_work_without_gradients_around() -> N
         (_ids(4), "at least 5 prompts (half of them propose candidates, the others verify them), got 4"),
         ("one text", "at least 5 prompts"),
         ([*_ids(5), _ids(1)[0]], "prompt 6: expected a prompt different from prompt 1, got the same one"),
-        ([*_ids(5), [7]], "prompt 6: expected at least two tokens, got 1"),
+        (
+            [*_ids(4), [7]],
+            "texts: expected at least 5 prompts of two tokens or more (half of them propose candidates, the others "
+            "verify them), got 4 besides 1 prompt of one token",
+        ),
         ([*_ids(5), []], "prompt 6"),
     ],
 )
@@ -737,6 +741,24 @@ def test_wrong_texts_are_refused(texts: Any, words: str) -> None:
         td.levers(load(_network("gpt2")), texts)
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_prompts_of_one_token_are_left_out_and_named() -> None:
+    ckpt, texts = load(_network("gpt2")), _ids(6)
+    usual, beside = td.levers(ckpt, texts), td.levers(ckpt, [*texts[:2], [7], *texts[2:]])
+    np.testing.assert_array_equal(beside.table.consensus_sensitivity, usual.table.consensus_sensitivity)
+    np.testing.assert_array_equal(beside.table.kappa_change, usual.table.kappa_change)
+    assert beside.text.endswith("candidates were chosen on 3 others. Left out because it has one token: prompt 3.")
+    assert "Left out" not in usual.text
+    (convention,) = (entry for entry in beside.conventions if entry.name == "texts")
+    assert convention.choice.endswith("the others measure them (3); 1 of one token left out")
+    two = td.levers(ckpt, [*texts, [7], [8]]).text
+    assert two.endswith("Left out because they have one token each: prompt 7 and prompt 8.")
+    assert td.head_effects(ckpt, [*texts, [7]]).attrs["left_out"] == "Left out because it has one token: prompt 7."
+    with_one = td.diagnose(ckpt, [*texts, [7]], baseline=None, remedies=False, joint=False)
+    assert isinstance(with_one.levers, Levers)
+    assert "Left out because it has one token: prompt 7." in with_one.levers.text
+    assert not isinstance(with_one.heads, Refused)
 
 
 @pytest.mark.usefixtures("unchecked")

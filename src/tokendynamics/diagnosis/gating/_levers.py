@@ -37,7 +37,7 @@ from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked, tracked_if_many
-from tokendynamics.words import Convention, percent
+from tokendynamics.words import Convention, percent, plural
 
 ALPHAS = (0.5, 0.0)
 """Gates that are tried: at 0.5 a part still acts, at 0 its whole effect shows. First order predicts neither."""
@@ -80,7 +80,8 @@ def levers(
 
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; a network in memory.
-        texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
+        texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them; those of one token are
+            left out.
         candidates: Number of parts that are tried, the most promising first.
         loss: Function of the network, with its language head where there is one, that returns one number; lower is
             better. It is called with each gate in force. None for the cross-entropy of the next token, in nats.
@@ -201,7 +202,9 @@ def halves_of(
     masked = [prompt.inputs for prompt in given.values() if by_ids or len(prompt.inputs) > 1]
     for states in ckpt.states_in_packs(masked, hidden=True) if masked and ckpt.architecture.vocabulary is None else ():
         check_states(ckpt, states)  # gates do not show which tokens a mask of any name hides
-    halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
+    halves = Halves(
+        list(given)[1::2], list(given)[0::2], noun_of(prompts), [name for name in prompts if name not in given]
+    )
     names_of_halves = (halves.finding, halves.measuring)
     find, measure = (ckpt.packs([given[name].inputs for name in names], packed=packed) for names in names_of_halves)
     return prompts, halves, find, measure
@@ -210,16 +213,19 @@ def halves_of(
 def _different_prompts(
     ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool, report: Progress
 ) -> dict[str, Prepared]:
-    """Return every prompt as arguments of a forward pass; refuse too few prompts, and equal ones."""
+    """Return prompts of two tokens or more as arguments of a forward pass; refuse too few, and equal ones."""
+    wanted = "(half of them propose candidates, the others verify them)"
     if len(prompts) < AT_LEAST:
-        wanted = f"at least {AT_LEAST} prompts (half of them propose candidates, the others verify them)"
-        raise ArgumentValueError("texts", wanted, len(prompts))
+        raise ArgumentValueError("texts", f"at least {AT_LEAST} prompts {wanted}", len(prompts))
     named = tracked_if_many(prompts.items(), report, "reading the prompts")
-    given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named}
+    all_given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named}
+    # One token shares nothing with others of its prompt, and predicts none.
+    given = {name: prompt for name, prompt in all_given.items() if prompt.tokens is None or len(prompt.tokens) >= 2}
+    if len(given) < AT_LEAST:
+        came = f"{len(given)} besides {plural(len(all_given) - len(given), 'prompt')} of one token"
+        raise ArgumentValueError("texts", f"at least {AT_LEAST} prompts of two tokens or more {wanted}", came)
     first_of: dict[tuple[object, ...], str] = {}
     for name, prompt in given.items():
-        if prompt.tokens is not None and len(prompt.tokens) < 2:
-            raise ArgumentValueError(name, "at least two tokens", len(prompt.tokens))
         if (other := first_of.setdefault(prompt.content, name)) != name:
             wanted = f"a prompt different from {other}"
             advice = "candidates must be verified on prompts that did not propose them"
@@ -294,7 +300,8 @@ def _conventions(first: Sensitivities, halves: Halves, costs: Costs) -> tuple[Co
         Convention(
             nouns,
             f"every second one proposes candidates ({len(halves.finding)}), the others measure them "
-            f"({len(halves.measuring)})",
+            f"({len(halves.measuring)})"
+            + (f"; {len(halves.left_out)} of one token left out" if halves.left_out else ""),
             f"κ depends on the {nouns}; candidates measured on the {nouns} that proposed them look too good",
         ),
         Convention(

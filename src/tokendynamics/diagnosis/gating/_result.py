@@ -161,11 +161,20 @@ class Levers(Readable):
 
 @dataclass(frozen=True)
 class Halves:
-    """Which prompts find candidates and which measure them, and what prompts are called."""
+    """Which prompts find candidates and which measure them, what prompts are called, and which have only one token."""
 
     finding: Sequence[str]
     measuring: Sequence[str]
     noun: str
+    left_out: Sequence[str] = ()
+
+    @property
+    def without(self) -> str:
+        """A sentence on prompts that are left out; empty for none."""
+        if not self.left_out:
+            return ""
+        they = "it has one token" if len(self.left_out) == 1 else "they have one token each"
+        return f" Left out because {they}: {listing(list(self.left_out), most=_NAMED)}."
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -176,6 +185,7 @@ class Halves:
             "paired differences for the loss",
             "proposed_on": ", ".join(self.finding),
             "measured_on": ", ".join(self.measuring),
+            **({"left_out": self.without.strip()} if self.left_out else {}),
         }
 
 
@@ -381,7 +391,7 @@ class LeverWords:
     def _measured_on(self) -> str:
         names = self.halves.measuring
         texts = f"{plural(len(names), self.halves.noun)} ({listing(names, most=_NAMED)})"
-        return f"Measured on {texts}; candidates were chosen on {len(self.halves.finding)} others."
+        return f"Measured on {texts}; candidates were chosen on {len(self.halves.finding)} others.{self.halves.without}"
 
 
 def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
