@@ -204,6 +204,35 @@ def test_weights_in_a_format_of_their_own_are_read_and_never_copied() -> None:
     torch.testing.assert_close(live.states(ids).feed_forward, plain.states(ids).feed_forward)
 
 
+class Closed8(Rows8):
+    """Such a weight that only multiplies."""
+
+    def dequantize(self) -> Tensor:
+        raise NotImplementedError("dequantize")
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.linear:
+            bias = args[2] if len(args) > 2 else (kwargs or {}).get("bias")
+            return nn.functional.linear(args[0], args[1].rows * args[1].scale, bias)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_weights_that_cannot_be_taken_apart_are_read_by_what_they_do() -> None:
+    network, _ = network_of("llama")
+    dense = copy.deepcopy(network)
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear):
+            weight = Closed8.of(module.weight.detach())
+            module.weight = nn.Parameter(weight, requires_grad=False)
+            dense.get_submodule(name).weight.data = weight.rows * weight.scale
+    live, plain = td.load(network), td.load(dense)
+    for which in ("query", "key", "value", "output"):
+        torch.testing.assert_close(
+            getattr(live.attention(2), which), getattr(plain.attention(2), which), rtol=1e-5, atol=1e-6
+        )
+
+
 class Nibbles(nn.Linear):
     """Like bitsandbytes' and HQQ's: 4 bits in a uint8 parameter, dense in one precision while it runs."""
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
+from tokendynamics.diagnosis.tracing.layer_states import layer_states
+from tokendynamics.diagnosis.tracing.words import detailed_findings
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.network import evaluating
@@ -529,7 +531,7 @@ def test_the_self_attention_of_a_decoder_is_read_and_its_cross_attention_named(b
     assert (layout.attention.module, layout.attention.causal) == ("self_attn", True)
     assert not ckpt.layout.decoder_alone
     notes = td.audit(ckpt).attrs["notes"]
-    assert "layers 1–2 have a cross-attention, which reads another sequence and is not measured" in notes
+    assert "layers 1–2 have a cross-attention, which reads another sequence and is not audited; its change" in notes
     for number, layer in enumerate(network.decoder.layers, 1):
         torch.testing.assert_close(ckpt.attention(number).key[2], layer.self_attn.in_proj_weight.detach()[36:42].T)
     states, pattern = ckpt.states(one), td.attention_seen(ckpt, [one], patterns=True).pattern
@@ -542,6 +544,71 @@ def test_the_self_attention_of_a_decoder_is_read_and_its_cross_attention_named(b
                         x + layer.multihead_attn(x[:, None], memory[:, None], memory[:, None])[0][:, 0])  # fmt: skip
         x = layer.norm3(x + layer.linear2(torch.relu(layer.linear1(x))))
         torch.testing.assert_close(states.feed_forward[number + 1], x.detach())
+
+
+class InducedBlock(nn.Module):
+    """A set transformer's: learned points attend to the tokens, then the tokens to these; or the tokens to themselves.
+
+    The tokens attend to themselves in the place of the second where `itself`.
+    """
+
+    def __init__(self, *, itself: bool) -> None:
+        super().__init__()
+        self.points, self.itself = nn.Parameter(torch.randn(1, 3, DIM)), itself
+        self.gathers, self.spreads = (nn.MultiheadAttention(DIM, HEADS, batch_first=True) for _ in range(2))
+        self.mlp = nn.Sequential(nn.Linear(DIM, 32), nn.GELU(), nn.Linear(32, DIM))
+
+    def forward(self, x: Tensor) -> Tensor:
+        points = self.gathers(self.points.expand(len(x), -1, -1), x, x)[0]
+        x = x + (self.spreads(x, x, x)[0] if self.itself else self.spreads(x, points, points)[0])
+        return x + self.mlp(x)
+
+
+class Set(nn.Module):
+    def __init__(self, *, itself: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([InducedBlock(itself=itself) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_attentions_that_all_compare_two_sequences_are_named() -> None:
+    network = network_of(Set, itself=False)
+    ckpt = td.load(network, inputs=lambda count: {"x": torch.randn(count, 7, DIM)})
+    layout = ckpt.layout.layers[0]
+    assert layout.problem.startswith("each of its attentions compares two sequences (gathers, spreads)")
+    assert not layout.shows
+    one = {"x": torch.randn(1, 7, DIM)}
+    x = one["x"]
+    for number, inner in enumerate(network.blocks, 1):
+        x = x + inner.spreads(x, *2 * [inner.gathers(inner.points, x, x)[0]])[0]
+        torch.testing.assert_close(ckpt.states(one).attention[number], x[0].detach())
+        x = x + inner.mlp(x)
+    other = td.load(network_of(Set, itself=True), inputs=lambda count: {"x": torch.randn(count, 7, DIM)})
+    attention = other.layout.layers[0].attention
+    assert attention is not None, other.layout.layers[0].problem
+    assert attention.module == "spreads"
+
+
+def test_the_feed_forward_part_of_a_decoder_is_said_to_include_its_cross_attention() -> None:
+    torch.manual_seed(8)
+    network, prompts = network_of(Decoder, batch_first=True), [sequences(1) for _ in range(5)]
+    trace = td.trace(td.load(network, inputs=sequences), prompts)
+    (text,) = (
+        finding.text for finding in detailed_findings(trace, layer_states(trace)) if "eed-forward" in finding.text
+    )
+    assert text.endswith("In layers 1–2 the change by the feed-forward part includes that by the cross-attention.")
+    # From the state that is measured after the attention, both lead to that after the block.
+    states, layer = td.load(network, inputs=sequences).states(prompts[0]), network.decoder.layers[0]
+    x, memory = layer.norm1(states.attention[1])[None], network.words(prompts[0]["source"])
+    crossed = layer.norm2(x + layer.multihead_attn(x, memory, memory)[0])
+    expected = layer.norm3(crossed + layer.linear2(torch.relu(layer.linear1(crossed))))
+    torch.testing.assert_close(states.feed_forward[1], expected[0].detach())
+    alone = td.trace(td.load(network_of(Encoder), inputs={"ids": torch.tensor(PROMPTS[:1])}), PROMPTS)
+    assert "cross-attention" not in " ".join(finding.text for finding in detailed_findings(alone, layer_states(alone)))
 
 
 def test_the_halves_of_a_transformer_are_loaded_by_name() -> None:

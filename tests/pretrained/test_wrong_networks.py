@@ -195,7 +195,10 @@ def by_hooks(network: Any, ids: Tensor) -> Tensor:
     return torch.stack(states)
 
 
-NO_SOFTMAX = "no softmax of products of queries and keys was seen in it; it may be linear, or run as one function"
+NO_SOFTMAX = (
+    "no softmax of products of queries and keys was seen in it; it may have no attention, one without a softmax, or "
+    "one that runs as one function"
+)
 NO_AUDIT: dict[str, tuple[Callable[[], nn.Module], type[Block], int, str]] = {
     "kernel": (Kernel, Block, 9, NO_SOFTMAX),
     "efficient": (Efficient, Block, 9, NO_SOFTMAX),
@@ -236,6 +239,42 @@ def test_what_is_no_softmax_attention_over_tokens_is_traced_and_not_audited(case
         by_hooks(network, PROMPT)
         expected.remove()
         assert torch.equal(ckpt.states(PROMPT).attention[1], seen[0])
+
+
+class Sigmoid(Attention):
+    """No softmax; a token sees those before it, and as many of those behind it as `ahead` says."""
+
+    ahead = 0
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        hidden = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1 + self.ahead)
+        return (q @ k.mT).masked_fill(hidden, -torch.inf).sigmoid() @ v
+
+
+class SigmoidAhead(Sigmoid):
+    ahead = 1
+
+
+class Scored(nn.Module):
+    def __init__(self, mixer: type[nn.Module]) -> None:
+        super().__init__()
+        self.network, self.head = network_of(mixer), nn.Linear(DIM, VOCABULARY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.network(ids))
+
+
+def test_whether_attention_without_a_softmax_looks_ahead_is_measured() -> None:
+    prompts = [torch.randint(0, VOCABULARY, (9,)).tolist() for _ in range(6)]
+    network: Any = Scored(Sigmoid).eval()
+    ckpt = loaded(network)
+    assert ckpt.causal
+    effect = td.what_if(ckpt, prompts, {"layer 1 attention": 0.5})
+    losses = [functional.cross_entropy(network(torch.tensor([ids]))[0, :-1], torch.tensor(ids[1:])) for ids in prompts]
+    assert float(effect.loss.sel(model="as it is")) == pytest.approx(torch.stack(losses).mean().item(), abs=1e-5)
+    # The token at the end is seen by its neighbour alone, of any two neighbours the first sees the second.
+    assert not loaded(Scored(SigmoidAhead).eval()).causal
+    assert not loaded(Scored(Fourier).eval()).causal
 
 
 def test_weights_between_tokens_in_another_order_are_not_measured() -> None:

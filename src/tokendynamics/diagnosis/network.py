@@ -78,6 +78,17 @@ def passes_differ(trace: xr.Dataset) -> bool:
     return bool(_record(trace).get("varies", False))
 
 
+def crossing_layers(trace: xr.Dataset) -> list[int]:
+    """Return the layers whose feed-forward part includes a cross-attention; empty without a recorded layout.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    record = _record(trace)
+    kinds = [record["kinds"][kind] for kind in record.get("layers", ())]
+    return [number for number, kind in enumerate(kinds, 1) if CROSSES in kind["problem"] and kind["residual"]]
+
+
 def joins_there(trace: xr.Dataset) -> list[int]:
     """Return the layers before which the network changes the states outside of its blocks; empty without a layout.
 
@@ -128,9 +139,9 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
     crossing = [number for number, layer in enumerate(ckpt.layout.layers, 1) if CROSSES in layer.problem]
     if crossing:
         have = "have" if crossing[1:] else "has"
-        notes.append(
-            f"{in_layers(crossing)} {have} a cross-attention, which reads another sequence and is not measured"
-        )
+        note = f"{in_layers(crossing)} {have} a cross-attention, which reads another sequence and is not audited"
+        known = all(ckpt.layout.layers[number - 1].residual is not None for number in crossing)
+        notes.append(f"{note}; its change of the states counts with the feed-forward part" if known else note)
     joining = [number for number, layer in enumerate(ckpt.layout.layers, 1) if layer.joins]
     if joining:
         notes.append(changed_between(joining))

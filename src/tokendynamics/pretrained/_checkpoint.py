@@ -24,7 +24,7 @@ from tokendynamics.pretrained._filling import Network, StreamedNetwork
 from tokendynamics.pretrained._remedied_network import columns_of, with_columns
 from tokendynamics.pretrained._stored_tensors import check_finite_weights
 from tokendynamics.pretrained.architecture import architecture_of, as_layer, as_layers, norm_of_block
-from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens
+from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens, random_ids
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
@@ -659,16 +659,20 @@ class Checkpoint:
     @cached_property
     def causal(self) -> bool:
         """Whether no state depends on a later token: read from the attention, or measured where that is not read."""
-        if self.layout.causal or self.architecture.vocabulary is None:
-            return self.layout.causal
-        layers = self.layout.layers
+        if self.layout.causal:
+            return True
+        layers, vocabulary = self.layout.layers, self.architecture.vocabulary
         if any(
             LOOKS_AHEAD in layer.problem if layer.attention is None else layer.attention.mask_by_ids for layer in layers
         ):
             return False
         if all(layer.attention is not None for layer in layers):
             return False
-        return ignores_later_tokens(self.model, self.architecture.vocabulary, self.layout.last, self.name)
+        device = next(self.model.parameters()).device
+        given: Mapping[str, Any] = {} if vocabulary is None else {"input_ids": random_ids(vocabulary).to(device)}
+        if vocabulary is None and self._network.inputs is not None:
+            given = self._network.inputs(1)
+        return ignores_later_tokens(self.model, given, self.layout.last, self.name)
 
     @cached_property
     def with_head(self) -> nn.Module | None:

@@ -327,7 +327,10 @@ def check_finite_weights(tensor: Tensor, where: str) -> None:
         CheckpointError: There is one; its place is named.
     """
     if type(tensor) is not Tensor:  # of a format that has a class of its own, which may not add up
-        tensor = tensor.dequantize()
+        try:
+            tensor = tensor.dequantize()
+        except Exception:  # a class of the user's own need not be able to
+            return
     # A NaN or an infinity survives a sum, which is 20 times faster than a mask as large as the tensor; a sum that
     # overflows by itself only leads to the slower check.
     half = tensor.dtype in (torch.float16, torch.bfloat16)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.network import hidden_attention, joins_there, part_of_layer, parts_there
+from tokendynamics.diagnosis.network import crossing_layers, hidden_attention, joins_there, part_of_layer, parts_there
 from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, CONSENSUS, State
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in, token_finding
@@ -233,7 +233,10 @@ def _parts(trace: xr.Dataset) -> Finding | None:
     names = {"attention": "Attention", "feed_forward": "the feed-forward part"}
     sentences = [_by_part(trace, component, names[component], layers) for component, layers in existing.items()]
     values = {str(name): float(total.sel(component=name)) for name in trace.component.values}
-    return Finding(f"{'; '.join(sentences)}.", "components", values)
+    text = f"{'; '.join(sentences)}."
+    if crossing := crossing_layers(trace):
+        text += f" In {in_layers(crossing)} the change by the feed-forward part includes that by the cross-attention."
+    return Finding(text, "components", values)
 
 
 def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -> str:

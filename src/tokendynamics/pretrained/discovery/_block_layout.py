@@ -29,6 +29,7 @@ from tokendynamics.pretrained.discovery._trials import (
 )
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import (
+    ALL_CROSS,
     CROSSES,
     CROSSES_ALONE,
     HEADS_FIRST,
@@ -215,7 +216,7 @@ def _attention(
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
     if not block_call.attentions:
         lost = recorded.lost_in(block_call.call)
-        words = f"{NOT_READ} ({lost})" if lost else NOT_SHOWN
+        words = f"{NOT_READ} ({lost})" if lost else _all_cross(block_call, recorded) or NOT_SHOWN
         return None, None, None, _in_one_piece(block_call.call.module) or words
     other_axis = _other_axis(block_call, recorded)
     if other_axis:
@@ -285,11 +286,19 @@ def _in_one_piece(block: nn.Module) -> str:
     return next((f"{name} {IN_ONE_PIECE}: {why}" for name, why in whole), "")
 
 
-def _crosses(block: BlockCall, recorded: Pass) -> bool:
-    """Whether a block has, beside the attention that was seen, one of PyTorch's with keys from another tensor."""
+def _crosses(block: BlockCall, recorded: Pass) -> list[str]:
+    """Return the attentions of PyTorch in a block with keys from another tensor, beside those that were seen."""
     seen = {attention.module for _, attention in block.attentions}
     inside = (call for call in recorded.calls if call.is_inside(block.call))
-    return any(call.reads_several and call.module not in seen for call in inside)
+    return [
+        _name_in(block.call.module, call.module) for call in inside if call.reads_several and call.module not in seen
+    ]
+
+
+def _all_cross(block: BlockCall, recorded: Pass) -> str:
+    """Say that each attention of a block in which none was seen compares two sequences; empty where that is not so."""
+    names = _crosses(block, recorded)
+    return f"{ALL_CROSS} ({', '.join(names)}): their queries and keys come from different tensors" if names else ""
 
 
 def _other_axis(block: BlockCall, recorded: Pass) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,10 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import BlockSites, Hooks, ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.other_libraries import refusing
+from tokendynamics.pretrained.packs import ids_in
 
 _TOLERANCE = 1e-6
 
@@ -444,12 +446,17 @@ def block_list(network: nn.Module) -> str:
 _TOKENS = 8
 
 
-def ignores_later_tokens(network: nn.Module, vocabulary: int, last_block: str, name: str) -> bool:
-    """Tell whether the states of all tokens but the last stay the same when the last token is another one.
+def random_ids(vocabulary: int) -> Tensor:
+    """Return the token ids of one random prompt, (1, token)."""
+    return torch.randint(0, vocabulary, (1, _TOKENS), generator=torch.Generator().manual_seed(1))
+
+
+def ignores_later_tokens(network: nn.Module, given: Mapping[str, Any], last_block: str, name: str) -> bool:
+    """Tell whether the states of earlier tokens stay the same when the last token, or the one in the middle, changes.
 
     Args:
-        network: Ready to run; it reads token ids.
-        vocabulary: Number of its token ids.
+        network: Ready to run.
+        given: Arguments of its forward pass for one input; false without token ids, or where they are all the same.
         last_block: Name of the module whose output is compared.
         name: What a message calls it.
 
@@ -457,18 +464,31 @@ def ignores_later_tokens(network: nn.Module, vocabulary: int, last_block: str, n
         CheckpointError: It does not run.
     """
     states: list[Tensor] = []
-
-    first = torch.randint(0, vocabulary, (1, _TOKENS), generator=torch.Generator().manual_seed(1))
-    second = first.clone()
-    second[0, -1] = (first[0, -1] + 1) % vocabulary
-    device = next(network.parameters()).device
-    with Hooks() as hooks, quietly(network), torch.no_grad():
+    ids = ids_in(given)
+    if ids is None:
+        return False
+    argument = next(key for key, value in given.items() if value is ids)
+    tokens, several = ids.shape[1], [ids]
+    for place in (tokens - 1, tokens // 2):
+        others = ids[ids != ids[0, place]]
+        if not len(others):
+            return False
+        several.append(ids.clone())
+        several[-1][0, place] = others[0]
+    with Hooks() as hooks, as_before(network), quietly(network), torch.no_grad():
         hooks.after(network.get_submodule(last_block), lambda given: states.append(given.detach().clone()))
         with refusing(lambda words: CheckpointError(expected(name, "a network that runs", words))):
-            for ids in (first, second):
-                network(input_ids=ids.to(device))
+            for changed in several:
+                network(**{**given, argument: changed})
     # A block that runs again (shared weights) leaves one state for each of its runs: the last one counts.
-    before, after = states[len(states) // 2 - 1], states[-1]
-    before, after = (of_pass.reshape(-1, of_pass.shape[-1])[: _TOKENS - 1].double() for of_pass in (before, after))
-    scale = float(before.abs().max())
-    return float((after - before).abs().max()) <= 100 * torch.finfo(states[0].dtype).eps * scale
+    runs = len(states) // len(several)
+    if not runs or len(states) % len(several) or any(of_pass.shape != states[0].shape for of_pass in states):
+        return False
+    before, *after = (of_pass.reshape(-1, of_pass.shape[-1]).double() for of_pass in states[runs - 1 :: runs])
+    near = 100 * torch.finfo(states[0].dtype).eps * float(before.abs().max())
+    places = (tokens - 1, tokens // 2)
+    return all(
+        float((changed - before)[:place].abs().max()) <= near
+        for place, changed in zip(places, after, strict=True)
+        if place
+    )

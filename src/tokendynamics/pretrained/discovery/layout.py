@@ -103,16 +103,22 @@ AfterOutput: TypeAlias = Literal["", "a factor", "a function"]
 
 NO_ATTENTION = "it has no attention"
 
-CROSSES = "its cross-attention reads another sequence and is not measured"
+CROSSES = "its cross-attention reads another sequence and is not audited"
 
 CROSSES_ALONE = "its attention is a cross-attention: its keys come from another sequence"
+
+ALL_CROSS = "each of its attentions compares two sequences"
+"""How a problem begins where queries and keys of every attention of a block come from different tensors."""
 
 LOOKS_AHEAD = "with some token ids it reads later tokens"
 
 SHARES_KEYS = "its keys are those of an attention before it"
 """How a problem begins where a block takes over the keys of another one."""
 
-NOT_SHOWN = "no softmax of products of queries and keys was seen in it; it may be linear, or run as one function"
+NOT_SHOWN = (
+    "no softmax of products of queries and keys was seen in it; it may have no attention, one without a softmax, or "
+    "one that runs as one function"
+)
 
 NOT_READ = "its attention is not read: only a factor of each head, a term, a mask or a soft cap may act on its logits"
 """How a problem begins where products of queries and keys are followed to something else."""
@@ -132,7 +138,7 @@ OTHER_AXIS = "its attention runs over"
 """How a problem begins where the tokens of an attention are not those of the states."""
 
 
-_HIDING = (NOT_SHOWN, NOT_READ, CROSSES_ALONE, SHARES_KEYS, IN_ONE_PIECE, OTHER_AXIS)
+_HIDING = (NOT_SHOWN, NOT_READ, CROSSES_ALONE, ALL_CROSS, SHARES_KEYS, IN_ONE_PIECE, OTHER_AXIS)
 """Words in a problem of an attention whose weights between the tokens do not show."""
 
 
