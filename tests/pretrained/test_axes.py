@@ -168,16 +168,91 @@ class TokensFirst(nn.Module):
         return self.network(series.transpose(0, 1)).transpose(0, 1)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("inputs", [2, 3, 7])
 @pytest.mark.parametrize("order", ["inputs first", "tokens first"])
-@pytest.mark.parametrize("mixer", [ByHand, HeadsBesideInputs, Channels, Convolution])
+@pytest.mark.parametrize("mixer", [ByHand, HeadsBesideInputs, Channels, Convolution, Torch])
 def test_a_network_that_reads_tokens_first_is_refused_with_any_example(
     mixer: type[nn.Module], order: str, inputs: int
 ) -> None:
     """Of its example the first axis would be taken for that of the inputs."""
     with pytest.raises(CheckpointError, match=FIRST):
         td.load(TokensFirst(order, mixer).eval(), inputs=torch.randn(7, inputs, 3))
+
+
+class Plain(nn.Module):
+    """As in CLIP and DETR: nothing but PyTorch's attentions knows which axis is that of the tokens.
+
+    Positions are added to queries and keys, and a cross-attention reads another sequence, where `detr`.
+    """
+
+    def __init__(self, batch_first: bool, detr: bool) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(DIM) for _ in range(3))
+        self.attention = nn.MultiheadAttention(DIM, HEADS, batch_first=batch_first)
+        self.other = nn.MultiheadAttention(DIM, HEADS, batch_first=batch_first) if detr else None
+        self.mlp = nn.Sequential(nn.Linear(DIM, 12), nn.GELU(), nn.Linear(12, DIM))
+
+    def forward(self, x: Tensor, mask: Tensor, memory: Tensor, *, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        y = self.norm1(x)
+        mixed, weights = self.attention(y, y, y, attn_mask=mask, key_padding_mask=padding)
+        x = x + mixed
+        if self.other is not None:
+            x = x + self.other(self.norm3(x), memory, memory, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x)), weights
+
+
+class OfPlain(nn.Module):
+    """A language model whose blocks have the tokens first or the inputs first; id 0 is padding."""
+
+    def __init__(self, *, batch_first: bool, detr: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.words, self.places = nn.Embedding(30, DIM), nn.Parameter(torch.randn(16, DIM))
+        self.blocks = nn.ModuleList([Plain(batch_first, detr) for _ in range(3)])
+        self.batch_first, self.head = batch_first, nn.Linear(DIM, 30)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        turned = TURNED["inputs first" if self.batch_first else "tokens first"]
+        tokens = ids.shape[1]
+        x, memory = turned(self.words(ids) + self.places[:tokens]), turned(self.words(ids[:, :2]))
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens)
+        for block in self.blocks:
+            x, _ = block(x, mask, memory, padding=None)
+        return self.head(turned(x))
+
+
+@pytest.mark.parametrize("detr", [False, True])
+def test_blocks_with_tokens_first_have_the_numbers_of_the_same_with_inputs_first(detr: bool) -> None:
+    prompts = [torch.randint(1, 30, (tokens,)).tolist() for tokens in (9, 4, 7, 9, 6, 3, 8)]
+    results: list[Any] = []
+    for batch_first in (True, False):
+        network = OfPlain(batch_first=batch_first, detr=detr).eval()
+        for parameter in network.parameters():
+            parameter.data += 0.2 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
+            )
+        before = network(torch.tensor([prompts[0]]))
+        ckpt = td.load(network, inputs=lambda count: {"ids": torch.randint(1, 30, (count, 7))})
+        changed = ckpt.under({"layer 2 head 1": 0}).states(torch.tensor(prompts[0])).feed_forward
+        results.append((
+            *(td.trace(ckpt, prompts), td.audit(ckpt), td.head_effects(ckpt, prompts), td.levers(ckpt, prompts)),
+            td.what_if(ckpt, prompts, {"layer 1 attention": 0.5}), td.passes(ckpt, prompts[0], 3), changed,
+        ))  # fmt: skip
+        assert torch.equal(network(torch.tensor([prompts[0]])), before)
+        assert {type(block) for block in network.blocks} == {Plain}
+        attentions = [module for module in network.modules() if isinstance(module, nn.MultiheadAttention)]
+        assert {attention.batch_first for attention in attentions} == {batch_first}
+    for one, other in zip(*results, strict=True):
+        if isinstance(one, Tensor):
+            torch.testing.assert_close(other, one)
+            continue
+        for name, values in one.data_vars.items():
+            if values.dtype.kind == "f":
+                torch.testing.assert_close(
+                    torch.tensor(other[name].values), torch.tensor(values.values), rtol=1e-4, atol=1e-5, equal_nan=True,
+                    msg=lambda words, name=name: f"{name}: {words}",
+                )  # fmt: skip
 
 
 class InRows(Block):

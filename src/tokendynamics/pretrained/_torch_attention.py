@@ -3,18 +3,18 @@
 `nn.MultiheadAttention` calls neither of its projections as a module, and in evaluation an encoder layer may run as one
 fused function. Inside `apart` each such module projects, attends and calls ``out_proj``, with the same functions on the
 same numbers in the same order, and the fused ways are off. Encoders and decoders whose states have the tokens first
-turn them: what runs inside such a list of layers has the inputs first.
+turn them: what runs inside such a list of layers has the inputs first. So do blocks that `turn_blocks` was called for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -267,6 +267,129 @@ _OF_TORCH = (
 """What `apart` changes."""
 
 
+_with_tokens_first: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+"""Networks that hand on states with the tokens first, and the names of their blocks."""
+
+
+def turn_blocks(network: nn.Module, blocks: Sequence[str] = ()) -> None:
+    """Let blocks that hand on states (token, input, feature) run inputs first inside `apart`.
+
+    A block whose attentions are PyTorch's, and which acts otherwise on each token alone, then gives the same states.
+
+    Args:
+        network: What calls the blocks.
+        blocks: Their names; none to let them run as they are.
+    """
+    if blocks:
+        _with_tokens_first[network] = tuple(dict.fromkeys(blocks))
+    else:
+        _with_tokens_first.pop(network, None)
+
+
+def turn_like(network: nn.Module, other: nn.Module) -> None:
+    """Let the blocks of a copy run as those of the network that it is a copy of."""
+    turn_blocks(network, _with_tokens_first.get(other, ()))
+
+
+_INSIDE: ContextVar[bool] = ContextVar("_INSIDE", default=False)
+"""Whether a network runs whose blocks turn their states: by itself a block is given the inputs first."""
+
+
+class _Calling:
+    """What a network with such blocks is besides inside `apart`."""
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        token = _INSIDE.set(True)
+        try:
+            return cast("Any", super()).__call__(*positional, **named)
+        finally:
+            _INSIDE.reset(token)
+
+
+class _TurnedBlock:
+    """What such a block is besides inside `apart`: its hooks, and what runs in it, see the inputs first."""
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        call: Any = cast("Any", super()).__call__
+        given = (*positional, *named.values())
+        states = next((value for value in given if isinstance(value, Tensor) and value.is_floating_point()), None)
+        if not _INSIDE.get() or states is None or states.ndim != 3:
+            return call(*positional, **named)
+        tokens, inputs = states.shape[:2]
+        turned: dict[int, Any] = {}  # what is one tensor stays one
+
+        def inputs_first(value: Any) -> Any:
+            if not isinstance(value, Tensor) or value.ndim != 3 or not value.is_floating_point():
+                return value
+            mask = value.shape[1:] == (tokens, tokens) and value.shape != states.shape
+            if mask or value.shape[1] not in (1, inputs):
+                return value
+            return turned.setdefault(id(value), value.transpose(0, 1))
+
+        def tokens_first(value: Any) -> Any:
+            alike = isinstance(value, Tensor) and value.shape == (inputs, tokens, states.shape[-1])
+            return value.transpose(0, 1) if alike else value
+
+        output = call(*map(inputs_first, positional), **{name: inputs_first(value) for name, value in named.items()})
+        if isinstance(output, tuple | list) and not hasattr(output, "_fields"):
+            return type(output)(map(tokens_first, output))
+        return tokens_first(output)
+
+
+_classes: dict[tuple[type, type], type] = {}
+
+
+def _besides(kind: type, mixin: type) -> type:
+    """Return a class of modules, with a further way of being called, under the same name."""
+    if (kind, mixin) not in _classes:
+        names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+        _classes[kind, mixin] = type(kind.__name__, (mixin, kind), names)
+    return _classes[kind, mixin]
+
+
+@dataclass
+class _Class:
+    """The class of a module outside of `apart`, its attentions with the tokens first, and how many open blocks need it.
+
+    A block of `apart` around another one may have begun before the blocks were found that turn their states.
+    """
+
+    former: type
+    attentions: list[Any]
+    users: int = 0
+
+
+_held_classes: WeakKeyDictionary[nn.Module, _Class] = WeakKeyDictionary()
+
+
+def _turned_modules(modules: Sequence[nn.Module]) -> list[tuple[nn.Module, type]]:
+    """Return which modules of a network are of another class inside `apart`, and what they are besides."""
+    networks = [module for module in modules if module in _with_tokens_first] if _with_tokens_first else []
+    blocks = [module.get_submodule(name) for module in networks for name in _with_tokens_first[module]]
+    return [*((module, _Calling) for module in networks), *((block, _TurnedBlock) for block in blocks)]
+
+
+def _enter_class(module: nn.Module, mixin: type) -> None:
+    if module not in _held_classes:
+        inside: list[Any] = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
+        turning = [part for part in inside if mixin is _TurnedBlock and not part.batch_first]
+        _held_classes[module] = _Class(type(module), turning)
+        module.__class__ = _besides(type(module), mixin)
+        for attention in turning:
+            attention.batch_first = True
+    _held_classes[module].users += 1
+
+
+def _leave_class(module: nn.Module) -> None:
+    held = _held_classes[module]
+    held.users -= 1
+    if not held.users:
+        module.__class__ = held.former
+        for attention in held.attentions:
+            attention.batch_first = False
+        del _held_classes[module]
+
+
 @contextmanager
 def apart(network: nn.Module) -> Iterator[None]:
     """Let every `nn.MultiheadAttention` of a network run in parts inside the block, by the same functions.
@@ -278,7 +401,8 @@ def apart(network: nn.Module) -> Iterator[None]:
         network: Any; one without such modules is not touched.
     """
     modules = list(network.modules())
-    if not any(isinstance(module, _OF_TORCH) for module in modules):
+    other_classes = _turned_modules(modules)
+    if not other_classes and not any(isinstance(module, _OF_TORCH) for module in modules):
         yield
         return
     with _changing:
@@ -288,10 +412,14 @@ def apart(network: nn.Module) -> Iterator[None]:
         ]
         beside = {attention for several in inner if len(several) > 1 for attention in several}
         changed = [module for module in modules if _enter(module, turned, beside)]
+        for module, mixin in other_classes:
+            _enter_class(module, mixin)
     try:
         yield
     finally:
         with _changing:
+            for module, _ in other_classes:
+                _leave_class(module)
             for module in changed:
                 _leave(module)
 

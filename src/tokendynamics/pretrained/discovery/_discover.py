@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained._torch_attention import apart
+from tokendynamics.pretrained._torch_attention import apart, turn_blocks
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, with_mask_by_ids
 from tokendynamics.pretrained.discovery._block_layout import Seen, block_layout, factor_after
 from tokendynamics.pretrained.discovery._blocks import (
@@ -28,7 +28,7 @@ from tokendynamics.pretrained.discovery._positional import embedded, first_token
 from tokendynamics.pretrained.discovery._random_inputs import Comparisons, holding
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
-from tokendynamics.pretrained.discovery._sequence_checks import check_axes, check_one_sequence
+from tokendynamics.pretrained.discovery._sequence_checks import TokensFirstError, check_axes, check_one_sequence
 from tokendynamics.pretrained.discovery._trials import CHANGED, scales_with_length, sees_order
 from tokendynamics.pretrained.discovery.layout import (
     LOOKS_AHEAD,
@@ -78,6 +78,53 @@ def discover(
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
+    turn_blocks(network)  # as another network's, its blocks may have had another order
+    try:
+        return _discover(network, inputs, found_on, decoder=decoder)
+    except TokensFirstError:
+        # What is found on a copy says nothing of how the blocks of the network itself run.
+        if found_on != "the network itself" or not _turned(network, inputs):
+            raise
+        return _discover(network, inputs, found_on, decoder=decoder)
+
+
+def _turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> bool:
+    """Let blocks with the tokens first run inputs first, if every module then gives what it gave; return whether.
+
+    The arguments of the network itself have the inputs first: so many as were asked for are then those of the states.
+    """
+    two, three = inputs(2), inputs(3)
+    with torch.no_grad(), as_before(network), silenced(), without_autocast():
+        with apart(network):
+            usual = record(network, two)
+            names = [block.call.name for block in _blocks(network, usual)]
+        turn_blocks(network, names)
+        with suppress(Exception), apart(network):  # what a block of the user's own raises on states in another order
+            turned, larger = record(network, two), record(network, three)
+            counts = {len(call.y) for call in turned.calls if call.name in names}
+            counts_of_more = {len(call.y) for call in larger.calls if call.name in names}
+            if (counts, counts_of_more) == ({2}, {3}) and _same_in_another_order(usual.calls, turned.calls):
+                return True
+    turn_blocks(network)
+    return False
+
+
+def _same_in_another_order(usual: Sequence[ModuleCall], turned: Sequence[ModuleCall]) -> bool:
+    """Return whether modules gave the same in two passes, but for the order of the first two axes."""
+    if [call.name for call in usual] != [call.name for call in turned]:
+        return False
+    for one, other in zip(usual, turned, strict=True):
+        y, near = other.y, max(CHANGED, 100 * torch.finfo(other.y.dtype).eps) * float(one.y.abs().max())
+        if y.shape != one.y.shape or not torch.allclose(y, one.y, 0.0, near):
+            y = y.transpose(0, 1) if y.ndim > 2 else y
+        if y.shape != one.y.shape or not torch.allclose(y, one.y, 0.0, near):
+            return False
+    return True
+
+
+def _discover(
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], found_on: str, *, decoder: bool
+) -> Discovery:
     with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
         given = inputs(2)
         first = record(network, given)

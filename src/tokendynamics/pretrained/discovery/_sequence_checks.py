@@ -28,6 +28,10 @@ _WANTED = "states of shape (input, token, feature)"
 _SEED = 17
 
 
+class TokensFirstError(LayoutNotFoundError):
+    """States of a network stand (token, input, feature)."""
+
+
 def check_axes(
     network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], blocks: Sequence[BlockCall], recorded: Pass
 ) -> None:
@@ -74,8 +78,9 @@ def _check_inputs_first(
     if not axes and not first:  # what acts on each other are tokens
         first = _spreads(network, inputs(2), block, 0) and not _spreads(network, inputs(2), block, 1)
     if first:
-        advice = "build it with batch_first=True if its class has that; others of this layout are not read"
-        raise LayoutNotFoundError(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", advice)
+        advice = "build it with batch_first=True if its class has that; this layout is read where the states of each "
+        advice += "block are the same with its arguments turned, as with PyTorch's own attentions"
+        raise TokensFirstError(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", advice)
     if shape[1] < 2:
         raise LayoutNotFoundError(start.name, _WANTED, f"{shape}", "make inputs of at least two tokens")
 
