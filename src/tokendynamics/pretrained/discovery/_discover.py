@@ -91,7 +91,7 @@ def discover(
 def _turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> bool:
     """Let blocks with the tokens first run inputs first, if every module then gives what it gave; return whether.
 
-    The arguments of the network itself have the inputs first: so many as were asked for are then those of the states.
+    The arguments of the network itself must have the inputs first: their number is then that of the states.
     """
     two, three = inputs(2), inputs(3)
     with torch.no_grad(), as_before(network), silenced(), without_autocast():
