@@ -24,6 +24,7 @@ from tokendynamics.diagnosis.tracing.layer_states import (
     ANISOTROPIC,
     FEWEST,
     OF_ALL_TEXTS,
+    ROUNDED,
     SPREAD,
     State,
     deciding_measure,
@@ -362,9 +363,10 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
         return Finding(text, "shares", numbers)
     first = worst.layers[0]  # of a plateau, whose largest value may be that of a later layer
     until = "" if fixed(float(values[first])) == fixed(value) else f" up to layer {first}"
-    causes = _causes(_steps(trace, worst), until)
+    causes = _causes(_steps(trace, worst.state, worst.layers[0]), until)
     if name == "common share" and values[0] >= value / 2:
         causes = f" At the embedding it is {fixed(float(values[0]))} already.{causes}"
+    causes += _rise_again(trace, worst, states[-1], values)
     causes += f" {further_causes}" if further_causes and name in _PLAIN else ""
     end = float(values[-1])
     places = 2 if worst.state == states[-1] else digits_apart(value, end)
@@ -385,25 +387,42 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
     return Finding(text, "shares", numbers)
 
 
+def _rise_again(trace: xr.Dataset, worst: Worst, last: State, values: np.ndarray) -> str:
+    """Say what causes most of the measure after the last layer where it has fallen behind the worst layers."""
+    start, end = (worst.layers or (worst.layer,))[-1], float(values[-1])
+    behind = np.where(np.isnan(values[start:]), np.inf, values[start:])
+    lowest = float(behind.min())
+    name = deciding_measure(trace, worst.state)[0]
+    if deciding_measure(trace, last)[0] != name or end - lowest < max(end / 2, 0.1):
+        return ""
+    dip = start + int(np.flatnonzero(behind <= lowest + ROUNDED)[-1])
+    causes = _causes(_steps(trace, worst.state, len(values) - 1, dip))
+    subject = _SUBJECTS.get(name, "Similarity")
+    return f" {subject} falls to {fixed(lowest)} after layer {dip} and rises to {fixed(end)} after the last.{causes}"
+
+
 def _after(layers: Sequence[int], depth: int) -> str:
     return "after the last layer" if tuple(layers) == (depth,) else f"after {in_layers(layers)} of {depth}"
 
 
-def _steps(trace: xr.Dataset, worst: Worst) -> dict[str, float]:
-    """Return what each part up to the worst layers does to that measure, by its name, in the order in which they run.
+def _steps(trace: xr.Dataset, state: State, last: int, first: int = 0) -> dict[str, float]:
+    """Return what each part does to the measure of a state, by its name, in the order in which they run.
 
-    Of a plateau the first layer counts: behind it nothing rises any more.
+    Args:
+        trace: From `tokendynamics.trace`.
+        state: What the measure decides.
+        last: The last layer that counts; of a plateau the first one, since behind it nothing rises any more.
+        first: The layer after which parts count.
     """
-    name, _, _ = deciding_measure(trace, worst.state)
+    name, _, _ = deciding_measure(trace, state)
     variables = {"common share": trace.shares.sel(share="common"), "line excess": trace.line_excess}
     variable = variables.get(name, trace.consensus_relative)
-    last = worst.layers[0]
-    after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[: last + 1]
-    steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(last, len(PART_NAMES))
+    after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[first : last + 1]
+    steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(last - first, len(PART_NAMES))
     existing = parts_there(trace)
     return {
-        part_of_layer(part, layer): float(steps[layer - 1, number])
-        for layer in range(1, last + 1)
+        part_of_layer(part, layer): float(steps[layer - first - 1, number])
+        for layer in range(first + 1, last + 1)
         for number, part in enumerate(PART_NAMES)
         if existing[part][layer - 1]
     }

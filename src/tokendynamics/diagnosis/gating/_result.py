@@ -10,6 +10,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float64
 
+from tokendynamics.diagnosis.gating._what_if import MODELS
+from tokendynamics.diagnosis.gating.sensitivities import lasting
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Trial
 from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, COLLAPSES, State
@@ -198,8 +200,10 @@ def contributing_layers(consensus: Float64[np.ndarray, " depth"], where: int) ->
 
     >>> contributing_layers(np.array([0.0, 0.5, 0.5, 0.8, 0.8]), 4), contributing_layers(np.array([0.1, 0.1]), 1)
     ((1, 3), ())
+    >>> contributing_layers(np.array([0.0, 0.9, 0.0, 0.3]), 3)  # the first rise is undone
+    (3,)
     """
-    left = np.maximum(1.0 - np.asarray(consensus[: where + 1], dtype=float), np.finfo(float).eps)
+    left = np.maximum(1.0 - lasting(consensus[: where + 1]), np.finfo(float).eps)
     falls = -np.diff(np.log(left))
     if not falls.sum() > 0:
         return ()
@@ -294,7 +298,7 @@ class LeverWords:
         after = self.kappa.value + best.kappa_change.value
         if round(after, 2) < 0:
             return fixed(-best.kappa_change.value)
-        fall = -best.kappa_change.value / self.kappa.value
+        fall = min(-best.kappa_change.value / self.kappa.value, 1.0)
         return f"more than {percent(_NEARLY_ALL)}" if _NEARLY_ALL < fall < 1 else percent(fall)
 
     def _one_part(self, best: Trial) -> str:
@@ -410,6 +414,9 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
         text = f"{_UNDETERMINED} {rest}" if levers.answer == NOTHING else _UNDETERMINED
         answer: Answer = "not tried for this state"
         return replace(levers, answer=answer, text=text, advice=_UNDETERMINED, best=None, effect=None)
+    earlier = _effect_on_consensus_before(levers, verdict)
+    if earlier not in levers.text:  # a stored diagnosis may have it
+        levers = replace(levers, text=f"{levers.text} {earlier}", advice=f"{levers.advice} {earlier}")
     unmeasured = [end for end in _reported(verdict) if end[0] in UNMEASURED or end[0] in COLLAPSES]
     if levers.answer != NOTHING or not unmeasured:
         return levers
@@ -421,6 +428,30 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
     advice = " ".join(filter(None, (f"{untried}.", rest)))
     text = levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
     return replace(levers, answer="not tried for this state", text=f"{untried} because {why}. {text}", advice=advice)
+
+
+def _effect_on_consensus_before(levers: Levers, verdict: Verdict) -> str:
+    """Say what the named change does to a consensus on the way that later layers undo; empty where there is none."""
+    worst = verdict.worst
+    if worst.state != "consensus" or verdict.state == "consensus" or levers.where in (worst.layers or (worst.layer,)):
+        return ""
+    if levers.effect is None:
+        return (
+            ""
+            if levers.answer == NOTHING
+            else f"No lever was tried for the consensus after {in_layers((worst.layer,))}."
+        )
+    there = levers.effect.sel(site="feed_forward", layer=worst.layer)
+    before, after = (float(there.consensus_within.sel(model=model)) for model in MODELS)
+    if np.isnan([before, after]).any():
+        return ""
+    (alpha,) = levers.changes.values()
+    how = "Without that part" if alpha == 0 else f"With that part scaled by {alpha:g}"
+    remains = there.state.sel(model=MODELS[1]).item() == "consensus"
+    return (
+        f"{how}, similarity after layer {worst.layer}, where the tokens are in consensus, is {fixed(after)} instead of "
+        f"{fixed(before)}{', still a consensus' if remains else ''}."
+    )
 
 
 def unmeasured_by_kappa(verdict: Verdict) -> str:

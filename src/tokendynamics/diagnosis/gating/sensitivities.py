@@ -69,8 +69,11 @@ class Sensitivities:
 
     @property
     def rising_layer(self) -> int | None:
-        """The layer, from 1 on, in which κ rises most on the way to where it is read; None where it rises in none."""
-        rises = np.nan_to_num(np.diff(self.consensus[: self.where + 1]), nan=0.0)
+        """The layer, from 1 on, in which κ rises most up to where it is read, rises that later layers undo left out.
+
+        None where it rises in none.
+        """
+        rises = np.diff(lasting(self.consensus[: self.where + 1]))
         return int(rises.argmax()) + 1 if rises.size and rises.max() > 0 else None
 
     def parts_to_try(self, parts: int, count: int) -> list[tuple[int, int]]:
@@ -109,6 +112,20 @@ class Sensitivities:
         whole = float(self.consensus[self.where] - self.consensus[0])
         seen = float(np.nansum(np.abs(self.kappa[layer - 1])))
         return layer if rise >= max(_RISE * whole, LOWEST) and seen < _FLAT * rise else None
+
+
+def lasting(consensus: Float64[np.ndarray, " depth"]) -> Float64[np.ndarray, " depth"]:
+    """Return what of κ at each depth is left at every later depth: its lowest value from there on.
+
+    Args:
+        consensus: κ of the input of the first block and after each, up to where it is read; NaN does not count.
+
+    >>> lasting(np.array([0.0, 0.9, 0.1, np.nan, 0.3])).tolist()
+    [0.0, 0.1, 0.1, 0.3, 0.3]
+    """
+    values = np.asarray(consensus, dtype=float)
+    lowest = np.minimum.accumulate(np.where(np.isnan(values), np.inf, values)[::-1])[::-1]
+    return np.where(np.isfinite(lowest), lowest, 0.0)
 
 
 @dataclass(frozen=True)
