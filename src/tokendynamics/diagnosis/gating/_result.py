@@ -431,7 +431,7 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
 
 
 def _effect_on_consensus_before(levers: Levers, verdict: Verdict) -> str:
-    """Say what the named change does to a consensus on the way that later layers undo; empty where there is none."""
+    """Say what the named change does to a consensus on the way that later layers undo; empty without one."""
     worst = verdict.worst
     if worst.state != "consensus" or verdict.state == "consensus" or levers.where in (worst.layers or (worst.layer,)):
         return ""
