@@ -59,11 +59,11 @@ def test_the_effect_on_an_undone_consensus_is_stated() -> None:
     assert isinstance(levers, Levers)
     assert levers.changes == {"layer 2 attention": 0.0}
     measuring = PROMPTS[::2]
-    before, after = (kappas(each, measuring)[worst] for each in (network, silenced(network, 2)))
-    said = f"Without that part, similarity after layer {worst}, where the tokens are in consensus, is "
-    said += f"{after:.2f} instead of {before:.2f}.".replace("-0.00", "0.00").replace("-", "−")
-    assert levers.text.endswith(said)
-    assert dict(diagnosis.verdict.lines)["What to do"].endswith(said)
+    before, after = (kappas(edited, measuring)[worst] for edited in (network, silenced(network, 2)))
+    wanted = f"Without that part, similarity after layer {worst}, where the tokens are in consensus, is "
+    wanted += f"{after:.2f} instead of {before:.2f}.".replace("-0.00", "0.00").replace("-", "−")
+    assert levers.text.endswith(wanted)
+    assert dict(diagnosis.verdict.lines)["What to do"].endswith(wanted)
     assert "falls to" not in dict(diagnosis.verdict.lines)["Why"]
 
 
