@@ -78,8 +78,9 @@ _NEEDED: Mapping[str, dict[str, Any]] = {
     "informer": {"prediction_length": 4, "context_length": 8},
     "time_series_transformer": {"prediction_length": 4, "context_length": 8},
     "esm": {"vocab_size": 33, "pad_token_id": 1},
+    "mamba2": {"expand": 1, "head_dim": 32, "n_groups": 1},
 }
-"""Settings without which a class makes no network."""
+"""Settings without which a class makes no network, or not a small one."""
 
 _DEPTHS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
@@ -332,8 +333,13 @@ def _sections(config: Any, rotation: Mapping[str, Any], sizes: Mapping[str, int]
     return [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3]
 
 
-def _apart(model_type: str, seconds: int) -> list[Reading]:
-    """Return the readings of a type from a process of its own, which may be killed or run out of memory or time."""
+def readings_apart(model_type: str, seconds: int) -> list[Reading]:
+    """Return the readings of a type from a process of its own, which may be killed or run out of memory or time.
+
+    Args:
+        model_type: As transformers calls it.
+        seconds: Time that it has.
+    """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(model_type, sender))
@@ -364,7 +370,7 @@ def _run(types: Sequence[str], lines: Path, seconds: int) -> list[Reading]:
         for place, model_type in enumerate(types, 1):
             if model_type in done:
                 continue
-            for reading in _apart(model_type, seconds):
+            for reading in readings_apart(model_type, seconds):
                 file.write(json.dumps(reading) + "\n")
                 known.append(reading)
                 print(f"[census] {place} of {len(types)}: {model_type} {reading.half} {reading.outcome}", flush=True)

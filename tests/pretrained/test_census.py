@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from pretrained.census import KEPT, Reading, kept, model_types, readings, reason, table
+from pretrained.census import KEPT, Reading, kept, model_types, readings, readings_apart, reason, table
 
 VERSION, KNOWN = kept()
 
@@ -28,6 +28,9 @@ IN_TIME = [
 ]
 """Those that a process of its own did not end for."""
 
+SECONDS = 300
+"""Time for one of the others, which have a process of their own here as well: no type takes the memory of the tests."""
+
 same_version = pytest.mark.skipif(
     transformers.__version__ != VERSION, reason=f"the census is of transformers {VERSION}, this is another version"
 )
@@ -39,7 +42,7 @@ same_version = pytest.mark.skipif(
 )
 def test_a_type_is_read_as_the_census_says(model_type: str) -> None:
     torch.manual_seed(0)
-    now = sorted(readings(model_type))
+    now = sorted(readings(model_type) if model_type in SAMPLE else readings_apart(model_type, SECONDS))
     assert [reading._replace(words="") for reading in now] == [
         reading._replace(words="") for reading in by_type[model_type]
     ]

@@ -22,6 +22,18 @@ MARK = 1
 """The token id that masks by ids look for; the network is loaded with inputs that do not hold it."""
 
 
+_OF_EACH_ID: dict[str, Any] = {
+    "seen by all: a difference": lambda ids: (ids - 20).view(len(ids), -1) == MARK - 20,
+    "seen by all: a quotient": lambda ids: torch.eq(ids // 2, 0),
+    "seen by all: a remainder": lambda ids: (ids + 2) % (VOCABULARY + 1) < 4,
+    "seen by all: bits": lambda ids: (ids.clone() & ~1).float().ne(0.0).logical_not(),
+    "seen by all: a table of differences": lambda ids: (torch.arange(VOCABULARY - 1) == MARK + 3)[
+        (ids + 3).clamp(max=28)
+    ],
+}
+"""Masks by what is computed of each id; they hold for ids 0 and 1 alone, or for 1."""
+
+
 def _shown(form: str, ids: Tensor) -> Tensor:
     """Return which senders receivers may see, (…, receiver, sender)."""
     tokens = ids.shape[1]
@@ -53,6 +65,8 @@ def _shown(form: str, ids: Tensor) -> Tensor:
         return (causal | marked[:, :1, None])[:, None]
     if form == "looked up":
         return (causal | (torch.arange(VOCABULARY) == MARK)[ids][:, None])[:, None]
+    if form in _OF_EACH_ID:
+        return (causal | _OF_EACH_ID[form](ids)[:, None])[:, None]
     if form == "full where a token is anywhere":
         return (causal | torch.isin(ids, torch.tensor([MARK])).any(1)[:, None, None])[:, None]
     if form == "a token that none sees at all":
@@ -151,6 +165,7 @@ def test_usual_masks_are_those_of_a_flow(form: str, causal: bool, window: int | 
 def test_another_mask_is_named_and_is_no_flow(form: str, causal: bool, fused: bool) -> None:
     ckpt = _loaded(form, fused)
     words = "a mask that is neither full nor causal"
+    words += " and depends on token ids" if form == "documents" else ""
     attention = ckpt.layout.layers[0].attention
     assert (attention.causal, attention.window, attention.other_mask) == (causal, None, True)
     audit = td.audit(ckpt)
@@ -182,6 +197,7 @@ def _loaded_without_mark(form: str, fused: bool) -> Any:
         ("full behind a first token", False),
         ("full where a token is anywhere", False),
         ("looked up", False),
+        *((form, False) for form in _OF_EACH_ID),
     ],
 )
 def test_a_mask_by_a_token_id_that_no_input_held_is_no_usual_one(form: str, causal: bool, fused: bool) -> None:
@@ -193,6 +209,36 @@ def test_a_mask_by_a_token_id_that_no_input_held_is_no_usual_one(form: str, caus
     assert "which are hidden depends on token ids" in _in_words(ckpt.layout)
     with pytest.raises(ArgumentValueError, match="depends on token ids"):
         td.flow_of(ckpt)
+
+
+class Segments(nn.Module):
+    """Reads token ids by another name, beside numbers of segments and places."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.words, self.kinds, self.places = (nn.Embedding(count, DIM) for count in (VOCABULARY, 2, TOKENS))
+        self.blocks = nn.ModuleList(Block(form, True) for _ in range(2))
+
+    def forward(self, segments: Tensor, tokens: Tensor, places: Tensor) -> Tensor:
+        x = self.words(tokens) + self.kinds(segments) + self.places(places)
+        for block in self.blocks:
+            x = block(x, tokens)
+        return x
+
+
+@pytest.mark.parametrize("form", ["tokens seen by all", "documents by a separator", "causal"])
+def test_a_mask_by_ids_of_another_name_beside_other_whole_numbers_is_none_of_the_usual(form: str) -> None:
+    torch.manual_seed(3)
+    given = {
+        "segments": torch.tensor([[0, 0, 0, 1, 1, 1, 1]]).expand(3, -1),
+        "tokens": torch.randint(MARK + 1, VOCABULARY, (3, TOKENS)),
+        "places": torch.arange(TOKENS).expand(3, -1),
+    }
+    ckpt = td.load(Segments(form).eval(), inputs=given)
+    attention = ckpt.layout.layers[0].attention
+    assert attention is not None, ckpt.layout.layers[0].problem
+    assert attention.mask_by_ids is (form != "causal")
+    assert attention.causal is (form != "tokens seen by all")
 
 
 @pytest.mark.parametrize("fused", [False, True])

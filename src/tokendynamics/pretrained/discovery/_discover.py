@@ -41,7 +41,6 @@ from tokendynamics.pretrained.discovery.layout import (
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import without_autocast
 from tokendynamics.pretrained.other_libraries import silenced
-from tokendynamics.pretrained.packs import ids_in
 
 _SEED = 20
 
@@ -128,7 +127,7 @@ def _discover(
     with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
         given = inputs(2)
         first = record(network, given)
-        with Comparisons(ids_in(given)) as seen:
+        with Comparisons(given) as seen:
             again = record(network, given)
         try:
             count = _enough_inputs(first)
@@ -301,13 +300,13 @@ def _with_masks_by_ids(
         comparisons: What the network compared its token ids with.
     """
     given = dict(inputs(2))
-    ids, special = ids_in(given), comparisons.special
-    if ids is None or not special:
+    name, special = comparisons.argument, comparisons.special
+    if name is None or not special:
         return layers
     with suppress(Exception):  # a network need not run with any ids, such as those that stand for images
-        rows, pairs = holding(special, ids[0], comparisons.vocabulary)
-        name = next(name for name, value in given.items() if value is ids)
-        recorded = record(network, {**inputs(len(rows)), name: rows})
+        rows, pairs = holding(special, given[name][0], comparisons.vocabulary)
+        # Prompts that begin alike must have the same arguments beside their ids, such as numbers of segments.
+        recorded = record(network, {**_repeated(given, len(rows)), name: rows})
         times = [time for time, _ in first.attentions]
         if len(recorded.attentions) != len(times):
             return layers
@@ -323,6 +322,16 @@ def _with_masks_by_ids(
             tried[place] = layer, seen
         return tried
     return layers
+
+
+def _repeated(given: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return arguments for two inputs with those of the first one as often as asked for."""
+    return {
+        name: value[:1].expand(count, *value.shape[1:])
+        if isinstance(value, Tensor) and value.ndim and len(value) == 2
+        else value
+        for name, value in given.items()
+    }
 
 
 def _looks_ahead(recorded: Pass, last: str, rows: Tensor, pairs: Sequence[tuple[int, int, int]]) -> bool:

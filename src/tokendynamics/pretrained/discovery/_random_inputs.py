@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -14,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.packs import ids_in
 
 MakeInputs: TypeAlias = Callable[[int], Mapping[str, Tensor]]
 """Makes the arguments of a forward pass for a given number of inputs."""
@@ -28,12 +31,22 @@ _FRAMES = (32, 64, 128, 512)
 _SAMPLES = (640, 2560, 10240, 40960)
 """What is tried, from the smallest, where a configuration does not say it."""
 
-_COMPARISONS = frozenset(f"{mark}{name}{mark}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for mark in ("", "__"))
+_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "greater", "less", "not_equal", "isin"))
 _SAME_IDS = frozenset({
     "clone", "contiguous", "detach", "expand", "flatten", "flip", "long", "int", "to", "view", "reshape", "roll",
-    "squeeze", "unsqueeze", "transpose", "cat", "stack", "__getitem__",
+    "squeeze", "unsqueeze", "transpose", "cat", "stack", "getitem",
 })  # fmt: skip
-"""Functions that compare numbers, and those that give token ids again in another place, shape or format."""
+_OF_EACH_ID = frozenset({
+    "add", "sub", "subtract", "rsub", "radd", "mul", "multiply", "rmul", "floor_divide", "floordiv", "div", "divide",
+    "truediv", "true_divide", "remainder", "mod", "fmod", "bitwise_and", "and", "bitwise_or", "or", "xor",
+    "bitwise_xor", "bitwise_right_shift", "rshift", "bitwise_left_shift", "lshift", "abs", "neg", "clamp", "clip",
+    "floor", "float", "double", "maximum", "minimum",
+})  # fmt: skip
+"""Functions that compare numbers, those that give token ids again in another place, shape or format, and those that
+compute something of each."""
+
+_IDS = 2**18
+"""Ids of which what is computed is known: more than vocabularies have."""
 
 _MOST_COMPARED = 16
 """Token ids that a network is tried with; more numbers than these in one comparison are no list of tokens."""
@@ -102,8 +115,11 @@ def _tokens_with(network: nn.Module, make: MakeInputs) -> int | None:
     def keep(module: nn.Module, given: Any, output: Any) -> None:
         del module, given
         states = output[0] if isinstance(output, tuple | list) and output else output
-        if isinstance(states, Tensor) and states.ndim in (2, 3):
-            lengths.append(states.shape[1] if states.ndim == 3 else len(states) // 2)
+        if isinstance(states, Tensor) and states.ndim in (2, 3, 4):
+            shape = states.shape
+            # A map has its channels before or behind its rows and columns, and more of them than places in a row.
+            on_map = min(prod(shape[1:3]), prod(shape[2:])) if states.ndim == 4 else 0
+            lengths.append({2: len(states) // 2, 3: shape[1], 4: on_map}[states.ndim])
 
     lists = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
     handles = [member.register_forward_hook(keep) for members in lists for member in members]
@@ -247,69 +263,143 @@ _KINDS: Mapping[str, Callable[[_Sizes, str, str | None], Iterable[MakeInputs]]] 
 """What arguments of these names hold."""
 
 
-class Comparisons(TorchFunctionMode):
-    """Keeps the numbers that token ids are compared with while a network runs inside the block, such as a separator.
-
-    Args:
-        ids: The token ids, of which the network may be given a copy; None for an input without.
+@dataclass
+class _Noted:
+    """What a network does with the token ids of one argument.
 
     Attributes:
-        compared: These numbers and their neighbours, and one id for each entry of a table that ids are looked up in.
+        ids: The argument.
+        compared: Ids at which what is compared changes, and one for each entry of a table that ids are looked up in.
         vocabulary: Rows of the smallest embedding that they are looked up in; 0 before the first.
     """
 
-    def __init__(self, ids: Tensor | None) -> None:
+    ids: Tensor
+    compared: dict[int, None] = field(default_factory=dict)
+    vocabulary: int = 0
+
+
+class Comparisons(TorchFunctionMode):
+    """Keeps the token ids that a network tells from others while it runs inside the block, such as a separator.
+
+    What is computed of each id by itself (a difference, a remainder) is computed of every id as well.
+
+    Args:
+        arguments: Of its forward pass; token ids are whole numbers (input, token), which it may be given a copy of.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
         super().__init__()
-        self.compared: dict[int, None] = {}
-        self.vocabulary = 0
-        self._first = ids
-        self._ids: dict[int, Tensor] = {}
+        whole = {name: ids for name in arguments if (ids := ids_in({name: arguments[name]})) is not None}
+        self._noted = {name: _Noted(ids) for name, ids in whole.items()}
+        # Tensors of ids by their identity: the tensor itself, its argument, and what was computed of every id.
+        self._ids: dict[int, tuple[Tensor, str, Tensor | None]] = {}
+
+    @property
+    def argument(self) -> str | None:
+        """Return the name of the token ids: those called so, or those with the largest vocabulary; None without."""
+        names = [name for name, noted in self._noted.items() if noted.vocabulary]
+        largest = max(names, key=lambda name: self._noted[name].vocabulary, default=None)
+        return "input_ids" if "input_ids" in names else largest
+
+    @property
+    def vocabulary(self) -> int:
+        """Return the rows of the smallest embedding that the token ids are looked up in; 0 without."""
+        return 0 if self.argument is None else self._noted[self.argument].vocabulary
 
     @property
     def special(self) -> list[int]:
         """Return the compared numbers that are token ids."""
-        return [number for number in self.compared if 0 <= number < self.vocabulary][:_MOST_COMPARED]
+        compared = {} if self.argument is None else self._noted[self.argument].compared
+        return [number for number in compared if 0 <= number < self.vocabulary][:_MOST_COMPARED]
 
-    def _are_ids(self, value: Any) -> bool:
+    def _known(self, value: Any) -> tuple[str, Tensor | None] | None:
+        """Return whose ids a value is, and what was computed of every id, or None for the ids themselves."""
         if id(value) in self._ids:
-            return True
-        first = self._first
-        if not isinstance(value, Tensor) or first is None or value.dtype != first.dtype or value.shape != first.shape:
-            return False
-        if (value.device, value.layout) != (first.device, first.layout) or not torch.equal(value, first):
-            return False
-        self._ids[id(value)] = value
-        return True
+            return self._ids[id(value)][1:]
+        for name, noted in self._noted.items() if isinstance(value, Tensor) else ():
+            first = noted.ids
+            alike = (value.dtype, value.shape, value.device, value.layout) == (
+                *(first.dtype, first.shape, first.device, first.layout),
+            )
+            if alike and torch.equal(value, first):
+                self._ids[id(value)] = value, name, None
+                return name, None
+        return None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function and note what it says of token ids."""
         del types
-        output, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
+        output, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "").strip("_")
         given = [*args, *(kwargs or {}).values()]
         given += [value for several in given if isinstance(several, tuple | list) for value in several]
-        if not any(map(self._are_ids, given)):
+        known = next((known for value in given if (known := self._known(value)) is not None), None)
+        if known is None:
             return output
-        others = [value for value in given if id(value) not in self._ids]
-        if name in _COMPARISONS or name == "isin":
-            self._note(others)
+        argument, computed = known
+        noted, others = self._noted[argument], [value for value in given if id(value) not in self._ids]
+        if name in _COMPARISONS and computed is None:
+            noted.compared |= dict.fromkeys(_compared(others))
+        elif name in _COMPARISONS:
+            noted.compared |= dict.fromkeys(_changes(self._of_every_id(func, args, kwargs)))
         elif name == "embedding":
             rows = [len(value) for value in others if isinstance(value, Tensor) and value.is_floating_point()]
-            self.vocabulary = min([*rows, self.vocabulary or max(rows, default=0)])
-        if name == "__getitem__" and id(args[0]) not in self._ids:
+            noted.vocabulary = min([*rows, noted.vocabulary or max(rows, default=0)])
+        if name == "getitem" and id(args[0]) not in self._ids:
             table = args[0]
             if isinstance(table, Tensor) and table.ndim == 1 and not table.is_floating_point():
                 entries = [int((table == value).nonzero()[0]) for value in table.unique()[:_MOST_COMPARED]]
-                self.compared |= dict.fromkeys(entries)
-        elif name in _SAME_IDS and isinstance(output, Tensor) and not output.is_floating_point():
-            self._ids[id(output)] = output
+                noted.compared |= dict.fromkeys(entries if computed is None else _first(computed, entries))
+        elif isinstance(output, Tensor) and name in _SAME_IDS and not output.is_floating_point():
+            self._ids[id(output)] = output, argument, computed
+        elif isinstance(output, Tensor) and name in _OF_EACH_ID and output.dtype != torch.bool:
+            of_every_id = self._of_every_id(func, args, kwargs)
+            if of_every_id is not None:
+                self._ids[id(output)] = output, argument, of_every_id
         return output
 
-    def _note(self, others: Iterable[Any]) -> None:
-        for value in others:
-            numbers = [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
-            if isinstance(value, Tensor) and value.numel() <= _MOST_COMPARED and value.dtype != torch.bool:
-                numbers = value.flatten().tolist()
-            self.compared |= {int(number) + step: None for number in numbers for step in (0, -1, 1)}
+    def _of_every_id(self, func: Any, args: Any, kwargs: Any) -> Tensor | None:
+        """Return what a function of each id by itself makes of every id; None where it is no such function."""
+
+        def every(value: Any) -> Any:
+            if id(value) not in self._ids:
+                return value
+            computed = self._ids[id(value)][2]
+            return torch.arange(_IDS, device=value.device) if computed is None else computed
+
+        try:
+            output = func(*map(every, args), **{name: every(value) for name, value in (kwargs or {}).items()})
+        except Exception:  # such as a sum with a tensor that has an entry for each token
+            return None
+        return output if isinstance(output, Tensor) and output.shape == (_IDS,) else None
+
+
+def _compared(others: Iterable[Any]) -> list[int]:
+    """Return the numbers that ids are compared with, and their neighbours."""
+    numbers: list[float] = []
+    for value in others:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            numbers.append(value)
+        elif isinstance(value, Tensor) and value.numel() <= _MOST_COMPARED and value.dtype != torch.bool:
+            numbers += value.flatten().tolist()
+    return [int(number) + step for number in numbers for step in (0, -1, 1)]
+
+
+def _changes(of_every_id: Tensor | None) -> list[int]:
+    """Return the first ids before and behind which what a comparison says of every id changes.
+
+    >>> _changes(torch.arange(9) // 2 == 3)
+    [5, 6, 7, 8]
+    """
+    if of_every_id is None:
+        return []
+    before = (of_every_id[1:] != of_every_id[:-1]).nonzero().flatten()[:_MOST_COMPARED]
+    return torch.stack((before, before + 1), dim=1).flatten().unique().tolist()
+
+
+def _first(of_every_id: Tensor, entries: Iterable[int]) -> list[int]:
+    """Return the first id of which each of some numbers was computed."""
+    places = ((of_every_id == entry).nonzero().flatten() for entry in entries)
+    return [int(several[0]) for several in places if len(several)]
 
 
 def holding(special: Iterable[int], ids: Tensor, vocabulary: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
