@@ -15,7 +15,7 @@ from diagnosis.built_networks import prompts_of
 from diagnosis.built_recipes import WORDS
 from diagnosis.built_transformer import VOCABULARY, Canvas, Frame, Own, blank
 from diagnosis.direct_criteria import units
-from tokendynamics.diagnosis import judge, trace
+from tokendynamics.diagnosis import diagnose, judge, trace
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.tracing.layer_states import State
 from tokendynamics.diagnosis.tracing.words import MERGED, PLACED, merging_neighbours, own_share
@@ -84,6 +84,48 @@ def test_places_that_take_over_are_a_share_of_their_own(size: float) -> None:
     assert "by tokens at the same place of different texts" in shares.text
     assert sum(shares.values.values()) == pytest.approx(1, abs=1e-6)
     assert shares.values["common"] == pytest.approx(0.2, abs=0.06)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("start", [0.3, 3.0])
+def test_the_part_that_makes_a_place_the_most_of_a_direction_is_named(start: float) -> None:
+    """Words live in the first half of the features, places in the second, which the attention of layer 3 makes larger.
+
+    Attending to itself, every token keeps its own; where places are larger from the start, no part is the cause.
+    """
+    canvas = blank(Frame(dim=64, seed=308))
+    assert canvas.places is not None
+    canvas.words[:, 32:] = 0.0
+    canvas.places[:, 32:] = start * torch.randn(len(canvas.places), 32, generator=canvas.draw)
+    upper = torch.zeros(64, 64)
+    upper[32:, 32:] = torch.eye(32)
+    block = canvas.blocks[2]
+    block.query.weight.copy_(30 * torch.eye(64))
+    block.key.weight.copy_(30 * torch.eye(64))
+    block.value.weight.copy_(torch.eye(64))
+    block.out.weight.copy_(60.0 * upper)
+    diagnosis = diagnose(
+        checkpoint_of(canvas.network), [{"idx": torch.tensor([ids])} for ids in prompts_of("mixed")], baseline=None
+    )
+    lines, shares = dict(diagnosis.verdict.lines), diagnosis.trace.share_position.sel(site="feed_forward").values
+    assert "Position determines most of the rest" in lines["What"]
+    if start < 1:
+        assert (
+            f"goes from {shares[0]:.2f} at the embedding to {shares[-1]:.2f}. The attention of layer 3" in lines["Why"]
+        )
+        block.out.weight.zero_()
+        edited = diagnose(
+            checkpoint_of(canvas.network),
+            [{"idx": torch.tensor([ids])} for ids in prompts_of("mixed")],
+            baseline=None,
+            levers=False,
+        )
+        assert "osition" not in dict(edited.verdict.lines)["Why"]
+    else:
+        assert lines["Why"].endswith(f"The share of position is {shares[0]:.2f} at the embedding already.")
+    assert lines["What to do"].endswith(
+        "Similarity does not measure the share of position, so nothing was tried for it."
+    )
 
 
 def test_words_without_places_have_no_share_of_a_place() -> None:

@@ -36,7 +36,13 @@ from tokendynamics.diagnosis.tracing.layer_states import (
 )
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in
-from tokendynamics.diagnosis.tracing.words import MOST_TEXTS_NAMED, detailed_findings, own_share, qualifications
+from tokendynamics.diagnosis.tracing.words import (
+    MOST_TEXTS_NAMED,
+    detailed_findings,
+    determined_by_place,
+    own_share,
+    qualifications,
+)
 from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
@@ -277,6 +283,7 @@ def _state_finding(trace: xr.Dataset, state: State, final: State | None) -> Find
     }
     within = float(site.consensus_within)
     values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
+    values |= {"position": float(site.share_position)} if determined_by_place(trace) else {}
     further = (
         texts[state],
         *(
@@ -360,7 +367,7 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
             f"In no layer are the tokens of one {noun_in(trace)} significantly more similar than at the embedding "
             f"(similarity at most {fixed(float(np.nanmax(values[1:])))})."
         )
-        return Finding(text, "shares", numbers)
+        return Finding(f"{text}{_by_place(trace)}", "shares", numbers)
     first = worst.layers[0]  # of a plateau, whose largest value may be that of a later layer
     until = "" if fixed(float(values[first])) == fixed(value) else f" up to layer {first}"
     causes = _causes(_steps(trace, worst.state, worst.layers[0]), until)
@@ -384,7 +391,19 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
     else:
         earlier = "An earlier layer is worse" if len(worst.layers) == 1 else "Earlier layers are worse"
         text = f"{earlier}: {worst.state} {where} ({measure}; {fixed(end, places)} after the last layer).{causes}"
-    return Finding(text, "shares", numbers)
+    return Finding(f"{text}{_by_place(trace)}", "shares", numbers)
+
+
+def _by_place(trace: xr.Dataset) -> str:
+    """Say what makes most of a direction that of a token's place after the last layer; empty where it is not."""
+    if not determined_by_place(trace):
+        return ""
+    by_layer, depth = trace.share_position.sel(site="feed_forward").values, trace.sizes["layer"] - 1
+    start, end = float(by_layer[0]), float(by_layer[-1])
+    if start >= end / 2:
+        return f" The share of position is {fixed(start)} at the embedding already."
+    causes = _causes(_steps_of(trace, trace.share_position, depth))
+    return f" The share of position goes from {fixed(start)} at the embedding to {fixed(end)}.{causes}"
 
 
 def _rise_again(trace: xr.Dataset, worst: Worst, last: State, values: np.ndarray) -> str:
@@ -416,7 +435,11 @@ def _steps(trace: xr.Dataset, state: State, last: int, first: int = 0) -> dict[s
     """
     name, _, _ = deciding_measure(trace, state)
     variables = {"common share": trace.shares.sel(share="common"), "line excess": trace.line_excess}
-    variable = variables.get(name, trace.consensus_relative)
+    return _steps_of(trace, variables.get(name, trace.consensus_relative), last, first)
+
+
+def _steps_of(trace: xr.Dataset, variable: xr.DataArray, last: int, first: int = 0) -> dict[str, float]:
+    """Return what each part does to a measure; see `_steps`."""
     after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[first : last + 1]
     steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(last - first, len(PART_NAMES))
     existing = parts_there(trace)

@@ -460,7 +460,8 @@ def unmeasured_by_kappa(verdict: Verdict) -> str:
     Args:
         verdict: Of the network.
     """
-    return next((UNMEASURED[state] for state, _ in _reported(verdict) if state in UNMEASURED), "")
+    of_place = "the share of position" if any("position" in what.values for what in verdict.sentences[:1]) else ""
+    return next((UNMEASURED[state] for state, _ in _reported(verdict) if state in UNMEASURED), of_place)
 
 
 def _reported(verdict: Verdict) -> list[tuple[State, str]]:

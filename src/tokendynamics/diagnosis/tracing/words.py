@@ -134,7 +134,7 @@ def qualifications(trace: xr.Dataset, state: State) -> list[str]:
             f"The tokens of each {noun} are already alike at the embedding ({fixed(start)}, where 1 is one point per "
             f"{noun}); the state describes only what the layers add."
         )
-    if position >= PLACED and position > own_share(site):
+    if determined_by_place(trace):
         interval = site.share_position_interval
         sentences.append(
             f"Position determines most of the rest: {share(position, interval, CONFIDENCE)} of a direction is shared "
@@ -151,6 +151,16 @@ def qualifications(trace: xr.Dataset, state: State) -> list[str]:
             f"{distance} places apart {fixed(far)}."
         )
     return sentences
+
+
+def determined_by_place(trace: xr.Dataset) -> bool:
+    """Tell whether more of a direction after the last layer belongs to a token's place than to the token.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    site = trace.sel(site="feed_forward").isel(layer=-1)
+    return _position(site) >= PLACED and _position(site) > own_share(site)
 
 
 def merging_neighbours(trace: xr.Dataset) -> dict[int, tuple[float, float, int]]:
