@@ -108,6 +108,7 @@ def test_attention_on_categories_catches_no_start_above_zero_loss(causal: bool) 
         assert run.classification.limit < 1e-9 * nothing
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_the_flow_ends_where_the_descent_can_end() -> None:
     landscape = PositionsOnly(category_law(None, 3), 3)

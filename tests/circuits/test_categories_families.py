@@ -244,6 +244,7 @@ def test_a_target_with_an_empty_diagonal_gives_saddles_only() -> None:
         assert_strict_saddle(landscape, point)
 
 
+@pytest.mark.slow
 def test_stationary_points_found_blindly_belong_to_the_families() -> None:
     landscape = CategoriesOnly(*task(3, seed=9), positions=4)
     predicted = [point.loss for point in zero_row_sums(landscape)]

@@ -53,7 +53,7 @@ def killed_at(moment: int, folder: Path) -> bool:
     return False
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_run_killed_at_any_moment_is_resumed_to_the_same_weights(
     linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

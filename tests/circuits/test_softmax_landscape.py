@@ -113,6 +113,7 @@ def test_leaving_the_stall_takes_e_to_the_two_s_when_all_columns_are_held(unchec
         assert result.loss == pytest.approx(3.0 * landscape.gini, abs=4.0 * math.exp(-2.0 * depth))
 
 
+@pytest.mark.slow
 def test_leaving_the_stall_takes_e_to_the_s_when_one_column_is_held(unchecked: None) -> None:
     landscape = SoftmaxPositions([0.4, 0.35, 0.25], 4)
     early, late = stall(landscape, 6.0, columns=[3]), stall(landscape, 9.0, columns=[3])

@@ -51,6 +51,7 @@ def relative_error(model: OneLayerTransformer, texts: int, seed: int) -> float:
     return math.sqrt(float(errors.square().mean()) / model.task.variance)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("positions", "published"), [(10, 0.32), (50, 0.14), (200, 0.07)])
 def test_the_error_over_the_spread_of_the_functional_at_three_lengths(positions: int, published: float) -> None:
     # Eight functionals of 4 categories, 4000 tokens of each at least.
@@ -62,6 +63,7 @@ def test_the_error_over_the_spread_of_the_functional_at_three_lengths(positions:
     assert sum(errors) / len(errors) == pytest.approx(published, abs=0.005)
 
 
+@pytest.mark.slow
 def test_the_error_falls_like_one_over_the_root_of_the_length_and_grows_with_the_spread() -> None:
     def error(positions: int, spread: float) -> float:
         task = PairTask(positive_functional(5, 1, spread=spread), positions)

@@ -57,6 +57,7 @@ def test_what_was_asked_is_recorded(inside: Path) -> None:
     assert stored["law"] == pytest.approx([6 / 11, 3 / 11, 2 / 11])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_defaults_are_recorded_as_the_numbers_they_stand_for(inside: Path) -> None:
     assert call("3.2", "-M", "2", "--out", "out") == 0

@@ -76,6 +76,7 @@ def test_one_model_in_two_formats(model: str, capsys: pytest.CaptureFixture[str]
     assert summary["weights"] is summary["tensors"] is summary["heads"] is None
 
 
+@pytest.mark.slow
 def test_prompts_of_a_file_sinks_and_parts_at_a_half(model: str, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("a cat sat on a mat\n\n0123456789\n  \nA cat sat on\ta mat\n")
     arguments = ["--prompts", "texts.txt", "--sinks", "0", "--sink-ratio", "8", "--halved", "--out", "out"]

@@ -189,6 +189,7 @@ def test_failures_are_one_line_with_their_code(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_passes_are_told_written_and_on_the_page(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def of_texts(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return _diagnosed(folder, *(f"--prompt={entry}" for entry in text))
 
 
+@pytest.mark.slow
 def test_images_are_no_texts(of_images: Told) -> None:
     assert of_images.find(r"\btexts?\b") == {"printed": [], "page": [], "summary": []}
     assert all(of_images.find("5 images").values())

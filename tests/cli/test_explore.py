@@ -49,6 +49,7 @@ def test_without_a_subject_there_are_five_presets(presets_page: Path) -> None:
     assert [len(system["flow"]["start"]) for system in systems_in(presets_page)] == [32, 32, 24, 4, 32]
 
 
+@pytest.mark.slow
 def test_a_file_and_a_folder_of_its_run_are_the_same_system(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)

@@ -74,7 +74,7 @@ def test_the_corpus_is_large_and_its_model_is_whole_without_the_damage(
     assert (limited / "out" / "report.html").is_file()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["config.json deep list", pytest.param("gguf tokenizer.ggml.merges", marks=pytest.mark.slow), "--device 'meta'"],

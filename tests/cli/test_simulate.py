@@ -136,6 +136,7 @@ def test_states_near_atol_are_a_warning_and_others_are_not(spec: Path, capsys: p
         assert ("warning: 1 of 2 systems have tokens of a norm down to 1e-11" in capsys.readouterr().err) is warned
 
 
+@pytest.mark.slow
 def test_a_horizon_that_is_not_reached_is_a_warning_and_the_part_is_kept(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def network_of(model_type: str, sizes: dict[str, Any], seed: int) -> Any:
     return network
 
 
+@pytest.mark.slow
 def test_tokens_in_front_are_no_tokens_of_the_prompt_on_lent_inputs() -> None:
     first, other = network_of("cpmant", CPMANT, 0), network_of("cpmant", CPMANT, 0)
     same = td.compare(first, other, texts=PROMPTS)

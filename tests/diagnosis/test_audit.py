@@ -77,6 +77,7 @@ def test_a_singular_value_map_is_undefined_with_its_rank(one_layer: Callable[...
     assert with_pinv.attrs["singular"] == "pinv"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 @pytest.mark.parametrize("value", ["V", "VO"])
 def test_every_number_is_the_dense_one(tiny: Callable[..., Checkpoint], family: str, value: str) -> None:

@@ -32,7 +32,7 @@ QUICK = [(2, name, FAMILIES[number % len(FAMILIES)]) for number, name in enumera
 """Each damage once, and each family with two."""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("layer", "name", "family"),
     [

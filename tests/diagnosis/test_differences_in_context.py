@@ -264,6 +264,7 @@ def test_noise_alone_names_a_tensor_in_at_most_one_of_1000_comparisons() -> None
     assert alarms <= 4  # at most one is expected; five or more are in one of 250 runs
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("elements", "least"), [(96, 0.99), (48, 0.9), (24, 0.3)])
 def test_a_small_factor_is_located_nearly_as_often_as_the_best_test_does(elements: int, least: float) -> None:
     """Beneath noise that is as large it shows from about 38 elements on, whatever the test."""

@@ -70,6 +70,7 @@ def result(whole: Any, texts: dict[str, list[int]]) -> HalvedParts:
     return halved_of([whole, loud, silenced, copy.deepcopy(whole)], texts)
 
 
+@pytest.mark.slow
 def test_the_change_is_that_of_a_network_whose_part_adds_half(
     whole: Any, result: HalvedParts, texts: dict[str, list[int]]
 ) -> None:

@@ -101,6 +101,7 @@ def first_order(network: Any, prompts: list[list[int]]) -> tuple[Sensitivities, 
         return of_heads, sensitivities(gated, packs, 1e6, silent, 3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "groups"), [("gpt2", None), ("llama", None), ("llama", 1), ("bert", None)])
 def test_the_effect_is_that_of_an_edited_output_projection(family: str, groups: int | None) -> None:
     network, prompts = network_of(family, groups=groups), ids_of()

@@ -173,7 +173,7 @@ def table_heads(layers: int) -> Any:
     return torch.zeros((layers, 3), dtype=torch.bool)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_they_are_saved_and_older_folders_open(diagnosis: Diagnosis, tmp_path: Path, format: Any) -> None:
     diagnosis.save(tmp_path, format=format)

@@ -82,6 +82,7 @@ def test_nor_after_several_changes(data: Any, family: str, seed: int) -> None:
     assert_the_same(family, data.draw(st.lists(st.sampled_from(possible), min_size=1, max_size=3)), seed)
 
 
+@pytest.mark.slow
 def test_what_changes_the_function_changes_numbers() -> None:
     """The check can fail: the attention of one layer doubled."""
     network, plain_diagnosis = original("llama")

@@ -165,7 +165,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", HOSTILE)
 def test_what_is_no_table_is_refused_by_name(case: str, tmp_path: Path) -> None:
     text, match = HOSTILE[case]

@@ -122,6 +122,7 @@ UNREAD: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", UNREAD)
 def test_a_site_that_is_not_read_is_undefined_and_the_others_are_right(kind: str) -> None:
     checkpoint = td.load(network(kind, **UNREAD[kind]))

@@ -37,6 +37,7 @@ def sentences(change: Callable[[Any], object], *, tied: bool = False) -> list[st
     return [finding.text for finding in td.compare(one, two, texts=texts, names=["a", "b"]).sentences]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "change", "size"),
     [

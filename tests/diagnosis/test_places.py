@@ -226,6 +226,7 @@ def final_norm(network: Any, kind: str) -> nn.Module:
     return network
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "state"), [("", "spread"), ("line", "rank collapse"), ("one point", "one point")])
 def test_the_final_norm_has_a_state_of_its_own(kind: str, state: State) -> None:
     verdict = judge(None, traced(final_norm(placed(0.0).network, kind)))

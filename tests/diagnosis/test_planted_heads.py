@@ -47,6 +47,7 @@ def measured(family: str, layer: int, head: int) -> tuple[Any, list[list[int]]]:
     return td.load(canvas.network), prompts_of("mixed", canvas.frame.seed)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "layer", "head"), PLANTED)
 def test_the_head_is_named_with_its_layer_and_part(family: str, layer: int, head: int) -> None:
     ckpt, prompts = measured(family, layer, head)
@@ -111,7 +112,7 @@ def as_read(prompts: list[list[int]], family: str) -> list[Any]:
     return prompts if family != "own" else [{"idx": torch.tensor([ids])} for ids in prompts]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["own", "bert"])
 def test_the_head_of_a_consensus_that_is_undone_is_named_by_its_effect_there(family: str) -> None:
     def traced(canvas: Canvas) -> Any:

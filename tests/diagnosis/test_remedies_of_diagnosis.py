@@ -67,7 +67,7 @@ def test_they_are_not_tried_unless_requested(network: Any) -> None:
     assert any(words.startswith("No remedy was tried: expected at least 5 ") for words in further_in_words(few))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_they_are_saved_and_older_folders_open(measured: Diagnosis, tmp_path: Path, format: Any) -> None:
     measured.save(tmp_path, format=format)

@@ -101,6 +101,7 @@ def test_prompts_without_names_are_refused() -> None:
         repeated_texts([TEXT, TEXT])  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_thousands_of_prompts_take_seconds() -> None:
     draws = np.random.default_rng(0).integers(500, size=(2000, 40))
     prompts = {str(number): " ".join(f"word{word}" for word in row) for number, row in enumerate(draws)}

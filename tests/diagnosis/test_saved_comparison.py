@@ -146,6 +146,7 @@ def test_a_diagnosis_says_what_reads_a_comparison(saved: Path) -> None:
         td.Diagnosis.open(saved)
 
 
+@pytest.mark.slow
 def test_a_table_of_other_models_is_refused(saved: Path, tmp_path: Path) -> None:
     """Also where nothing of it but a later page would ask for the name."""
     folder = tmp_path / "comparison"

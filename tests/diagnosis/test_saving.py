@@ -44,7 +44,7 @@ def few(measured: Diagnosis) -> Diagnosis:
     return replace(measured, baseline=None, heads=None, directions=None, sources=None, remedies=None, joint=None)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("format", "engine"), [("zarr", "zarr"), ("netcdf", "h5netcdf")])
 def test_datasets_read_back_as_they_were(measured: Diagnosis, tmp_path: Path, format: str, engine: str) -> None:
     paths = measured.save(tmp_path / "deep" / "folder", format=format)  # type: ignore[arg-type]
@@ -207,7 +207,7 @@ def saved(few: Diagnosis, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, damage: str) -> None:
     shutil.copytree(saved, tmp_path / "out")
@@ -262,7 +262,7 @@ def test_an_unknown_format_is_refused_before_anything_is_written(measured: Diagn
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("axis", "labels"), [("bound", [0, 1]), ("bound", ["high", "low"]), ("share", ["a", "b", "c"])]
 )

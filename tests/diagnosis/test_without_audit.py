@@ -95,6 +95,7 @@ def test_a_network_with_factors_says_nothing_of_it() -> None:
     assert "3 layers × 4 heads" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_command_prints_the_reason_once_and_replaces_an_older_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -95,6 +95,7 @@ def test_one_text_has_nothing_to_compare() -> None:
     assert diagnosis.baseline_refused == "κ′ of this network is undefined"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_it_is_saved_and_opened(result: Diagnosis, tmp_path: Path, format: str) -> None:
     result.save(tmp_path, format=format)  # type: ignore[arg-type]
@@ -142,6 +143,7 @@ def test_the_common_share_is_compared_where_it_decides_the_state() -> None:
     assert "ends at" not in what
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "half"), [("T5", "encoder"), ("T5", "decoder"), ("Bart", "encoder"), ("Bart", "decoder")]
 )

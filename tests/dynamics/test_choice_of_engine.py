@@ -138,6 +138,7 @@ def test_very_many_small_systems_are_compiled_where_that_is_installed(monkeypatc
         td.simulate(SPHERE, TOKENS, [0.0, 1.0], engine="compiled")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("systems", "tokens"), [(9_616, 10), (1_628, 32)])
 def test_fewer_systems_are_compiled_where_each_is_more_work(systems: int, tokens: int) -> None:
     start = np.random.default_rng(2).normal(size=(systems, tokens, 3))

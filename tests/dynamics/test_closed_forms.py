@@ -36,6 +36,7 @@ def on(metric, vectors):
     return vectors / np.sqrt(np.einsum("...i,ij,...j->...", vectors, metric, vectors))[..., None]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("space", ["sphere", "ellipsoid"])
 def test_token_1_of_a_causal_flow_is_the_projected_exponential(space, engine):
@@ -69,6 +70,7 @@ def test_token_1_of_figure_4_does_not_feel_the_gates(engine):
     assert deficit[2] == pytest.approx(0.171, abs=1e-3)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dim", [2, 5])
 def test_without_logits_the_second_causal_token_follows_the_hyperbolic_tangent(dim, engine):

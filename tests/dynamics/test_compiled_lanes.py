@@ -80,7 +80,7 @@ def same(one: Trajectory, other: Trajectory, of_one: Any = slice(None), of_other
         np.testing.assert_array_equal(counts[of_one], other.counts[name][of_other], err_msg=name)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "method"), [*((kind, "dopri5") for kind in KINDS), ("free", "dop853")])
 def test_order_and_lane_of_a_system_change_no_bit(kind: str, method: str):
     case = Case.draw(kind)
@@ -95,6 +95,7 @@ def test_order_and_lane_of_a_system_change_no_bit(kind: str, method: str):
         same(copies, together, copy, 4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_system_alone_does_what_it_does_in_a_crowd(kind: str):
     case = Case.draw(kind, seed=1)
@@ -176,6 +177,7 @@ def test_a_neighbour_that_ends_badly_changes_no_bit(kind: str):
     same(crowd.take(np.array([2] * 8 + [0])).run(), calm, 8, 0)
 
 
+@pytest.mark.slow
 def test_systems_that_end_early_leave_their_lanes_to_others_without_a_trace():
     case = Case.draw("sphere", seed=4)
     events = (AtRest(1e-3), Consensus(1e-2))

@@ -165,7 +165,7 @@ def rewritten(saved: Path, path: Path, change: Callable[[xr.Dataset], xr.Dataset
     return path
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -23,6 +23,7 @@ def example(request):
     return system, rng.normal(size=(4, 3)), np.sort(np.concatenate([[0.0, 3.0], rng.uniform(0.0, 3.0, size=98)]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_values_at_a_hundred_random_times_equal_runs_that_end_there(example, engine):
@@ -64,6 +65,7 @@ def test_output_times_within_a_step_of_order_8_cost_three_right_hand_sides(examp
     assert accepted / 2 <= extra / 3 <= accepted
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled"])
 @pytest.mark.parametrize("method", ["dopri5", "bosh3", "dop853"])

@@ -58,7 +58,7 @@ POLES = [
 ]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "engine"), POLES)
 def test_a_pole_is_divergence_in_every_engine(name, engine):
     flow, start, pole = BLOW_UPS[name]
@@ -75,7 +75,7 @@ def test_a_pole_is_divergence_in_every_engine(name, engine):
         assert float(run_result.end_times) == pytest.approx(pole, rel=1e-5)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("engine", "rtol", "begin"),
     [
@@ -99,6 +99,7 @@ def test_a_pole_is_divergence_in_single_precision(engine):
     assert np.isfinite(run_result.states).all()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_exponential_growth_past_the_bound_is_divergence(engine):
     run_result = run(engine, Flow(Attention(EYE, 3 * EYE), Free()), [[1.0, 0.0]], [0.0, 1.0, 400.0], rtol=1e-4)
@@ -109,6 +110,7 @@ def broken_from(moment):
     return lambda t: EYE if t < moment else np.full((2, 2), np.nan)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "compiled"])
 @pytest.mark.parametrize("space", [Free(), Sphere()])
 def test_a_field_that_breaks_at_a_moderate_state_is_not_finite(engine, space):
@@ -150,6 +152,7 @@ def test_steps_that_vanish_at_bounded_states_are_no_divergence(space):
     np.testing.assert_allclose(run_result.states[-1], early.states[-1], rtol=1e-5)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "engine", [pytest.param(engine, marks=pytest.mark.slow if engine == "stiff" else ()) for engine in ENGINES]
 )

@@ -72,7 +72,7 @@ def test_velocity_and_layer_are_the_plain_sums(choice: Choice):
     close(flow.weight_factor * np.asarray(flow.attention.pattern(projected, t)), alphas, 1e-13)
 
 
-@pytest.mark.few(26)
+@pytest.mark.few(9)
 @pytest.mark.parametrize(("engine", "choice"), SOLUTIONS)
 def test_every_engine_follows_the_plain_sums(engine: str, choice: Choice, unchecked: None):
     system, starts = draw(choice)
@@ -121,7 +121,7 @@ def test_float32_runs_are_those_of_float64_to_single_precision(engine: str, choi
     close(system.flow().velocity(starts.astype(np.float32), 0.7), system.flow().velocity(starts, 0.7), 3e-5)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("engine", "kind"),
     [

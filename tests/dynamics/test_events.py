@@ -53,6 +53,7 @@ def test_one_free_token_passes_a_norm_at_the_logarithm_over_the_rate(engine):
     np.testing.assert_allclose(run.tensor[:, 0].norm(dim=-1), exact, rtol=1e-8)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_causal_tokens_reach_consensus_when_the_closed_form_says(engine):
     # Without logits a = tanh(artanh a_0 + t/(2√dim)); the chord below is |y_2 − y_1|² = 2 − 2a.
@@ -130,6 +131,7 @@ def test_events_see_the_time_of_the_schedules_across_jumps():
     np.testing.assert_allclose(run.tensor[:, 0, 0], [1.0, math.e, 1.0, math.e], rtol=1e-9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", [*ENGINES, "layers"])
 def test_free_states_that_overflow_end_as_diverged_with_finite_numbers(engine):
     flow = Flow(Attention(0 * EYE, 5 * EYE), Free())

@@ -39,7 +39,7 @@ def test_equal_angles_follow_their_equation(engine: Engine, beta: float) -> None
     assert np.allclose(cosine, predict_equiangular(times, 3, beta, weights="exponential"), atol=1e-8)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("space", [td.Sphere(), td.Ellipsoid(torch.diag(torch.tensor([2.0, 1.0, 0.5]).double()))])
@@ -155,6 +155,7 @@ def _alone(beta: float, **options: Any) -> td.Flow:
     return td.Flow(td.Attention([[beta]], [[1.0]], weights="exponential", normalization="plain"), td.Free(), **options)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["batched", "compiled"])
 @pytest.mark.parametrize(("beta", "begin"), [(1.0, 1.0), (0.2, 2.0), (25.0, 0.3)])
 def test_in_free_space_tokens_reach_infinity_when_the_integral_says(engine: Engine, beta: float, begin: float) -> None:

@@ -45,6 +45,7 @@ def test_a_box_between_two_output_times_may_be_missed_and_the_run_says_so(engine
     assert grown(dense) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(

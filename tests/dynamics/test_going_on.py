@@ -102,6 +102,7 @@ def test_times_before_the_end_are_refused():
         simulate(first.flow, first, [])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed", "layers"])
 def test_one_start_holds_for_all_systems_of_parameters(engine):
     ov, setting = RNG.normal(size=(2, 3, 1, 3, 3)), {"engine": engine, **options(engine)}

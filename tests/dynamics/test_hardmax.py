@@ -191,6 +191,7 @@ def leaders(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([far, rng.uniform(-0.5, 0.5, size=(6, 2))]), far
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("speed", [1.0, 0.4])
 def test_tokens_go_straight_to_the_leaders_they_attend_to(seed: int, speed: float):
@@ -353,6 +354,7 @@ def test_tokens_that_repel_each_other_diverge_and_do_not_become_no_numbers(frame
     assert np.allclose(run.states[1], expected_, atol=1e-12)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("rate", [1.0, 5.0, 1e-300])
 @pytest.mark.parametrize("end", [1e3, 1e12, 1e308])
 def test_tokens_that_all_grow_alike_diverge_whatever_the_horizon(rate, end):

@@ -81,7 +81,7 @@ def agree(actual: Tensor, reference: Tensor, tolerance: float) -> bool:
     return float((actual - reference).abs().max()) <= tolerance * float(reference.abs().max())
 
 
-@pytest.mark.few(72)
+@pytest.mark.few(25)
 @pytest.mark.parametrize("weights", ["softmax", "linear", "exponential"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("positions", POSITIONS)

@@ -223,7 +223,7 @@ def _copy(out_values, number, place, row):
             out_values[number, a, lane] = place[WIDTH * a + lane]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dim", [2, 5])
 def test_rows_are_the_vectors_of_linear_algebra_in_every_lane(dim: int):
     rng = np.random.default_rng(dim)

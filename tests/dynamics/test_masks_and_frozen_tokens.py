@@ -65,6 +65,7 @@ def test_long_sequences_average_those_that_they_see(weights: Any) -> None:
     np.testing.assert_allclose(flow.velocity(x), by_hand(parts, x), rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("space", SPACES)
 def test_the_lower_triangle_is_the_causal_mask(space: str, weights: Any) -> None:
@@ -98,6 +99,7 @@ def test_the_jacobian_is_that_of_differences(space: str, weights: Any, frozen: t
     assert float(expected[:, list(frozen)].abs().sum()) == 0.0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("space", SPACES)
 def test_engines_agree_and_leave_frozen_tokens_where_they_are(space: str) -> None:
     parts, x = drawn(systems=70)

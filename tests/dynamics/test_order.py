@@ -73,6 +73,7 @@ def slope(sizes: np.ndarray, errors: Sequence[Any]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("retraction", [True, False])
 @pytest.mark.parametrize("space", ["free", "ellipsoid", pytest.param("sphere", marks=pytest.mark.slow)])
@@ -84,6 +85,7 @@ def test_dormand_prince_is_of_order_5_with_and_without_retraction(space, retract
     assert slope(HORIZON / steps, errors) == pytest.approx(5, abs=0.3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(("method", "order", "tolerance"), [("rk4", 4, 0.3), ("bosh3", 3, 0.3), ("euler", 1, 0.05)])
 @pytest.mark.parametrize("space", ["free", "sphere"])
@@ -94,6 +96,7 @@ def test_the_other_methods_have_their_orders(space, method, order, tolerance):
     assert slope(HORIZON / steps, errors) == pytest.approx(order, abs=tolerance)
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("retraction", [True, False])
 @pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid", "driven"])
@@ -105,7 +108,7 @@ def test_the_pair_of_order_8_has_its_order(space, retraction):
     assert slope(HORIZON / steps, errors) == pytest.approx(8, abs=0.3)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("method", "order", "lengths"), [("dop853", 7, (0.16, 0.13, 0.1)), ("dopri5", 4, (0.1, 0.07, 0.05))]
 )
@@ -179,6 +182,7 @@ def test_layers_approach_the_flow_at_first_order(space):
     assert slope(HORIZON / counts, errors) == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
 def test_halving_tau_divides_the_error_of_one_layer_by_four(space):
     system, start, _ = example(space)
@@ -200,6 +204,7 @@ def test_the_error_of_step_control_follows_the_tolerance(space):
         assert error >= 1e-5 * rtol, "far more work than was asked for"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("space", "engine", "horizon"),
     [

@@ -23,6 +23,7 @@ PASSED = NormAbove(2.0, then="record")
 MOMENTS = math.log(2) + 2 * np.arange(3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_every_crossing_is_recorded_and_the_run_goes_on(engine, tmp_path):
     options = {"step": 0.01} if engine == "fixed" else {"rtol": 1e-10, "atol": 1e-12}

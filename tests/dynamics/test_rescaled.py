@@ -73,7 +73,7 @@ def tight(engine: Engine) -> dict[str, Any]:
     return {"engine": engine, "step": 0.02} if engine == "fixed" else {"engine": engine, "rtol": 1e-10, "atol": 1e-12}
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rescaled_tokens_are_those_of_the_flow(engine: Engine, name: str) -> None:
@@ -144,6 +144,7 @@ def run_of(engine: Engine, of: td.Flow, start: Any, times: Any, *, step: float =
     return td.simulate(of, start, times, engine=engine, frame="rescaled", **chosen, **options)
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ov", [0.3, 1.0, -2.0])
@@ -154,6 +155,7 @@ def test_one_token_does_not_move(engine: Engine, ov: float) -> None:
     assert str(run.status) == "reached the horizon"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_logits_tokens_decay_to_their_mean(engine: Engine) -> None:
     """qk = 0: z = z̄ + e^{−tV} (z(0) − z̄), here with one direction that grows and one that shrinks."""
@@ -180,6 +182,7 @@ def test_two_opposite_tokens_have_the_limit_of_their_integral(engine: Engine) ->
     assert str(run.status) == "reached the horizon"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", CONTROLLED)
 def test_where_exponentials_overflow_tokens_are_at_their_hardmax(engine: Engine) -> None:
     """At t = 1000 each token is at a vertex of the hull, the one that its own logits are largest for."""
@@ -196,6 +199,7 @@ def test_where_exponentials_overflow_tokens_are_at_their_hardmax(engine: Engine)
     assert str(plain.status) == "diverged"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["batched", "stiff"])
 def test_the_growth_that_qk_sees_counts_and_not_the_largest(engine: Engine) -> None:
     """qk that is 0 in the fastest direction: at t = 700 its logits grow like e^{2·0.1·700} while e^{2·700} overflows.
@@ -237,6 +241,7 @@ def test_coordinates_in_the_span_of_few_tokens_give_the_same() -> None:
         torch.testing.assert_close(run.tensor, fixed.tensor, rtol=0, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "engine", [pytest.param(one, marks=pytest.mark.slow if one == "compiled" else ()) for one in ENGINES]
 )
@@ -260,6 +265,7 @@ def test_rest_ends_no_run_where_another_direction_may_take_over() -> None:
         assert any("AtRest ended no run" in note for note in run.notes)
 
 
+@pytest.mark.slow
 def test_a_direction_in_which_tokens_shrink_diverges_in_z() -> None:
     """ov = −1, qk = 0 on one coordinate: z − z̄ grows like e^t, and says so in the end."""
     of = flow([[0.0]], [[-1.0]])
@@ -279,6 +285,7 @@ def test_gradients_reach_the_start() -> None:
     assert float(slope[2, 1]) == pytest.approx(float((ahead[0, 0] - end[0, 0]).detach()) / 1e-6, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_single_precision_keeps_its_limit() -> None:
     of = flow(np.eye(3), 0.4 * EYE + 0.2 * SYMMETRIC)
     run = td.simulate(of, START.float(), [0.0, 300.0], frame="rescaled", rtol=1e-4, atol=1e-5)

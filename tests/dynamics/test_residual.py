@@ -61,6 +61,7 @@ SPACES = {"free": td.Free(), "sphere": td.Sphere(), "ellipsoid": td.Ellipsoid(ME
 METRICS = {"free": None, "sphere": torch.eye(3).double(), "ellipsoid": METRIC}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize(("residual", "tau"), [(0.0, 1.0), (0.4, 0.6), (1.0, 0.5)])
@@ -77,6 +78,7 @@ def test_log_residuals_are_those_of_enough_digits(space: str, causal: bool, resi
         assert run.log_residual[-1] < -300
 
 
+@pytest.mark.slow
 def test_two_tokens_on_a_line_follow_their_scalar_map_to_minus_ten_thousand() -> None:
     # With x = m ± d the weights of the first token are σ(2qd(m ± d)), and d' is d times their difference.
     q, v, m, d = 0.7, -0.9, 1.3, 0.4

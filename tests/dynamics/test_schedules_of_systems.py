@@ -59,6 +59,7 @@ def of_system(part, index, axes):
 QUICK = ("phase over the second axis", "matrix and gates along different axes")
 
 
+@pytest.mark.few(3)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(
     ("engine", "name"),
@@ -150,6 +151,7 @@ def test_a_list_has_one_schedule_for_each_head(name):
         np.testing.assert_allclose(attention.logits(START, t), whole.logits(START), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", HEAD_LISTS)

@@ -33,6 +33,7 @@ def _sums(method, memory, share, h, stages, others):
         others[number] = into[number]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["dopri5", "bosh3", "dop853"])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_sums_over_stages_are_those_of_the_tableau(name: str, share: float) -> None:

@@ -82,6 +82,7 @@ def test_the_tokens_of_a_sphere_are_vectors_too(converging: Find, tmp_path: Path
     assert not re.search(rb"/Subtype\s*/Image", pdf)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_drawn_twice_the_bytes_are_the_same_whatever_the_user_has_set(
     converging: Find, tmp_path: Path, kind: str

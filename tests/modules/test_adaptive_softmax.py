@@ -135,6 +135,7 @@ def test_a_vocabulary_of_words_is_taught_without_logits_of_all_words():
     assert bool(weight.isfinite().all())
 
 
+@pytest.mark.slow
 def test_trainer_accumulates_and_evaluates_as_one_batch(tmp_path):
     rows = [{"input_ids": row, "labels": row} for row in ids(4, 9)]
 

@@ -517,6 +517,7 @@ def test_quantised_networks_are_near_what_they_were(regime: str, form: str) -> N
     assert all(part.isfinite().all() for part in layer.circuits())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("regime", DERIVED)
 def test_eight_threads_take_gradients_of_one_layer(regime: str) -> None:
     layer = layer_of(regime).double()

@@ -98,6 +98,7 @@ def test_diagnose_reads_a_folder_with_its_tokenizer(tmp_path):
     assert (tmp_path / "found" / "report.html").is_file()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("head", [{}, {"cutoffs": [2]}, {"cutoffs": [1, 3], "tie_word_embeddings": True}], ids=str)
 def test_words_are_read_as_words_and_decoded_by_either_head(head, tmp_path):
     model = saved(tmp_path, vocab_size=5, **head)

@@ -101,7 +101,7 @@ TRAINED = [
 ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("dim", "regime", "form", "precision"), [*TRAINED])
 def test_after_300_steps_of_training(dim, regime, form, precision):
     layer = ConstrainedAttention(dim, HEADS[dim], regime, form=form, generator=torch.Generator().manual_seed(0))

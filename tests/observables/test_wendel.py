@@ -41,6 +41,7 @@ def test_the_printed_formula_is_that_of_one_dimension_less():
         assert wendel_probability(tokens, 1, formula="printed") == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("tokens", "dim"), [(4, 2), (5, 3), (8, 3), (7, 4)])
 def test_drawn_tokens_share_a_half_space_that_often_and_not_as_printed(tokens, dim):
     draws = 1500

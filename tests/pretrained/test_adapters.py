@@ -99,7 +99,7 @@ def _peft_states(network: Any) -> tuple[Tensor, Tensor]:
     return torch.stack(states), logits
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "method", [pytest.param(method, marks=() if method in _QUICK else pytest.mark.slow) for method in KINDS]
 )

@@ -130,6 +130,7 @@ def test_attention_refuses_a_layer_that_does_not_exist(tiny: Any) -> None:
             checkpoint.attention(layer)
 
 
+@pytest.mark.few(4)
 def test_the_networks_own_values_are_loaded(kind: str, tiny: Any, prompt_ids: Tensor) -> None:
     folder = tiny.folder(kind)
     with torch.no_grad(), silenced():

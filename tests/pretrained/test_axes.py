@@ -121,7 +121,7 @@ def loaded(network: nn.Module, tokens: int) -> Any:
 MIXERS = (ByHand, Fused, HeadsBesideInputs, Torch, Channels, Convolution)
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("tokens", [2, 5, DIM])
 @pytest.mark.parametrize("order", TURNED)
 @pytest.mark.parametrize("mixer", MIXERS)

@@ -110,6 +110,7 @@ CANINE: dict[str, Any] = SIZES | {
 }  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model_type", "settings", "words"),
     [

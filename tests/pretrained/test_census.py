@@ -36,6 +36,7 @@ same_version = pytest.mark.skipif(
 )
 
 
+@pytest.mark.few(9)
 @same_version
 @pytest.mark.parametrize(
     "model_type", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in IN_TIME]

@@ -114,7 +114,7 @@ FORMS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("tokens", [5, DIM])
 @pytest.mark.parametrize("form", FORMS)
 def test_all_numbers_are_those_of_the_network_with_matrices(form: str, tokens: int) -> None:

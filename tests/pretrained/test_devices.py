@@ -48,7 +48,7 @@ def same(one: Checkpoint, other: Checkpoint) -> bool:
     return attention and torch.equal(actual.feed_forward, reference.feed_forward) and final
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", MAPS)
 @pytest.mark.parametrize("auto", [True, False])
 def test_the_states_are_bit_for_bit_those_of_one_device(family: str, auto: bool, tmp_path: Path) -> None:

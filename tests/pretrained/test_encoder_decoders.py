@@ -62,7 +62,7 @@ def _inputs(name: str, half: str) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.randint(4, 60, (1, 11), generator=generator)}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("depths", [(3, 2), (1, 4), (4, 1)])
 @pytest.mark.parametrize("name", _EVERY)
 def test_each_half_has_as_many_layers_as_it_has_blocks(name: str, depths: tuple[int, int], tmp_path: Path) -> None:

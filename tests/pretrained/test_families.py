@@ -43,7 +43,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return case
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("family", [name for name in ALL if name != "mamba"])
 def test_states_are_those_that_the_network_returns_bit_for_bit(cases: Any, family: str) -> None:
     case = cases(family)
@@ -94,7 +94,7 @@ def _plain(layout: Any) -> bool:
     return not (layout.normed or layout.soft_cap or layout.sinks or layout.relative_bias or layout.token_bias)
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("family", FAMILIES | BY_FUNCTIONS)
 def test_factors_give_the_attention_of_the_network(cases: Any, family: str) -> None:
     case = cases(family)

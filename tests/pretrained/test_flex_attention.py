@@ -86,7 +86,7 @@ def loaded(form: str, kv_heads: int = HEADS, *, plainly: bool = False) -> Any:
     return td.load(network, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("form", "kv_heads", "words"),
     [

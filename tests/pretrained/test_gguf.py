@@ -148,7 +148,7 @@ def test_every_number_of_the_file_arrives_and_none_other(tmp_path: Path) -> None
     assert len(saved) == len(wanted)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("quantisation", ["F16", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
 def test_the_common_quantisations_are_read_as_the_numbers_they_stand_for(quantisation: str, tmp_path: Path) -> None:
     from gguf import GGMLQuantizationType, quants

@@ -290,6 +290,7 @@ _FEW = ("llama, factors", "qwen2, yarn", "phi3", "gemma2", "gemma3", "nemotron")
 """Cases with all forms of rotations, windows and caps between them; the others run with the slow tests."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in _FEW else pytest.mark.slow) for case in CASES])
 def test_states_and_predictions_are_those_of_the_network(case: str, tmp_path: Path) -> None:
     model_type, settings, architecture, metadata, extra = CASES[case]

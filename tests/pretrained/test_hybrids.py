@@ -89,7 +89,7 @@ def _texts() -> list[Tensor]:
     return [torch.randint(3, 60, (15,), generator=generator) for _ in range(4)]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["jamba", "nemotron_h", "granitemoehybrid", "falcon_h1", "zamba2"])
 def test_the_trace_says_nothing_about_an_attention_that_does_not_exist(name: str) -> None:
     checkpoint = td.load(hybrid_network(name))
@@ -206,6 +206,7 @@ def test_inspect_verifies_the_layers_that_have_an_attention(tmp_path: Path) -> N
     assert "none; no token acts on another" in " ".join(outcome.output.split())
 
 
+@pytest.mark.slow
 def test_a_recurrence_behind_an_attention_is_not_taken_for_the_attention() -> None:
     # Zamba hands what its shared attention gives to a Mamba part, which alone is added to the state.
     for name in ("zamba", "zamba2"):

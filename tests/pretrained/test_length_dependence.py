@@ -80,7 +80,7 @@ def last_states(checkpoint: Checkpoint, prompt: Tensor) -> Tensor:
     return states.feed_forward[-1] if states.final_norm is None else states.final_norm
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_prompt_gets_the_states_that_it_gets_alone(name: str) -> None:
     model = network_of(name)
@@ -103,6 +103,7 @@ def test_every_prompt_gets_the_states_that_it_gets_alone(name: str) -> None:
     assert torch.equal(alone(model, PROMPTS[2]), outputs[2])  # and the network is as it was
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["LongRoPE", "dynamic NTK"])
 def test_what_reads_prompts_reads_each_as_alone(name: str, tmp_path: Path) -> None:
     model = network_of(name, head=True)
@@ -175,6 +176,7 @@ def test_what_prompts_share_after_a_pass_is_of_all_of_them(name: str) -> None:
     assert padded.status.values.tolist() == ["all passes done"] * 3
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["LongRoPE", "dynamic NTK"])
 def test_deeper_and_a_diagnosis_run_on_both_sides_of_the_original_length(name: str) -> None:
     checkpoint = td.load(network_of(name, head=True))
@@ -208,7 +210,7 @@ def test_what_is_decoded_is_what_the_network_says_of_each_length(name: str) -> N
         ids = torch.cat([ids, torch.tensor([token])])
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["LongRoPE", "dynamic NTK"])
 def test_comparisons_read_each_as_alone(name: str) -> None:
     checkpoint, other = td.load(network_of(name, head=True)), network_of(name, head=True)

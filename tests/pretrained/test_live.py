@@ -439,6 +439,7 @@ def test_a_live_network_runs_three_times_to_the_end(family: str) -> None:
     assert len(rows) == 3
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_a_network_of_sounds_writes_is_none_that_it_reads() -> None:
     from transformers import Wav2Vec2Config, Wav2Vec2Model
 

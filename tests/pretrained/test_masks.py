@@ -147,6 +147,7 @@ def test_usual_masks_are_those_of_a_flow(form: str, causal: bool, window: int | 
             td.flow_of(ckpt, tokens=4)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
     ("form", "causal"),

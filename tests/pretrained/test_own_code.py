@@ -109,6 +109,7 @@ def network_of(kv_heads: int = HEADS, form: str = "plain") -> Any:
     return network
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("form", ["plain", "einsum", "fused", "grouped", "stacked"])
 @pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
 def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int) -> None:
@@ -150,6 +151,7 @@ def test_all_ways_of_writing_it_are_one_network() -> None:
         np.testing.assert_allclose(pattern, patterns[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["plain", "einsum", "fused", "stacked"])
 def test_a_head_without_effect_is_one_whose_columns_are_zero(form: str) -> None:
     network, width, prompts = network_of(form=form), DIM // HEADS, [[5, 9, 33, 21, 7], [12, 3, 38, 2]]

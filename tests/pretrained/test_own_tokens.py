@@ -54,7 +54,7 @@ def mean_cosine(states: Tensor) -> float:
     return float((cosines.sum() - cosines.trace()) / (count * (count - 1)))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("network_type", FAMILIES)
 def test_only_the_tokens_of_the_prompt_count(network_type: str) -> None:
     model, checkpoint = loaded(network_type)
@@ -137,6 +137,7 @@ class _OtherName(_OwnCode):
         return self.run(idx)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("code", [_NamedIds, _OtherName])
 @pytest.mark.parametrize(("before", "behind"), [(3, 0), (0, 2), (1, 2)])
 @pytest.mark.parametrize("cut", ["before the norm", "at the end", "nowhere"])

@@ -32,7 +32,7 @@ SHAPES_ALIKE = {
 }  # fmt: skip
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("family", most_slow(ALL))
 def test_states_in_company_are_those_alone(family: str) -> None:
     network = half_of_network(*network_of(family))

@@ -24,6 +24,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights_in_any_order() -> None:
     first, second = load("random:distilgpt2:5"), load("random:distilgpt2:5")
     forward = [weights.query for weights in first.iter_attention([1, 4])]

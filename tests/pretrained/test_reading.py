@@ -190,6 +190,7 @@ _STATES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", _STATES)
 def test_states_of_trainings_read_as_the_weights_in_them(case: str, tiny: Any) -> None:
     folder = tiny.folder("gpt2", headless=False)

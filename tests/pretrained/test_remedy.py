@@ -84,6 +84,7 @@ class DenseAttention(nn.Module):
         return direct.o_proj(mixed.flatten(2)), None
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("remedy", KINDS)
 @pytest.mark.parametrize(
     ("family", "changes"),

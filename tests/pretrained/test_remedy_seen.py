@@ -39,6 +39,7 @@ def turned(rows: Tensor, frequencies: Tensor | None) -> Tensor:
     return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], dim=-1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "phi", "gemma", "gemma2", "cohere", "smollm3"])
 def test_the_factors_of_a_layer_give_the_attention_that_is_seen(family: str) -> None:
     _, model = remedied(family)
@@ -117,6 +118,7 @@ def test_trace_and_attention_see_the_remedy(implementation: str) -> None:
     assert float(abs(seen.entropy - td.attention_seen(load(bare), [TEXTS[0]]).entropy).max()) > 0.01
 
 
+@pytest.mark.slow
 def test_a_comparison_says_that_qk_alone_has_changed_and_nothing_at_zero() -> None:
     bare, model = remedied("llama")
     comparison = td.compare(bare, model, texts=TEXTS)

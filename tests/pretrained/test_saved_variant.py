@@ -19,7 +19,7 @@ GATES = {"layer 2 attention": 0.25, "layer 3 feed_forward": -0.5, "layer 1 feed_
 GATES |= {"layer 2 head 1": 0.5, "layer 3 head 0": 0.0}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "phi", "gpt_neox", "opt", "bert", "glm4"])
 def test_what_is_saved_is_the_variant(family: str, tmp_path: Path) -> None:
     """Gates in the projections; in the norm behind them where one ends a part (Gemma 2's gain is 1 + weight)."""
@@ -55,6 +55,7 @@ def test_the_language_head_is_saved_with_it(tmp_path: Path) -> None:
     assert td.decode(td.load(str(tmp_path / "twice")), IDS, (1,)).sizes["token"] == len(IDS)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "variant", "error", "words"),
     [

@@ -26,6 +26,7 @@ def test_importing_the_layer_imports_no_model_library() -> None:
     assert not heavy & modules
 
 
+@pytest.mark.slow
 def test_a_refused_name_imports_no_model_library() -> None:
     code = "from tokendynamics.pretrained import load\ntry: load('nonsense')\nexcept ValueError: pass"
     assert "transformers" not in _modules_after(code)

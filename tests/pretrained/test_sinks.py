@@ -131,6 +131,7 @@ SINKS = {
 """What is said of the sink of each form."""
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("form", SINKS)
 def test_factors_and_weights_are_those_of_the_attention(form: str) -> None:
     network, ckpt = read(form)

@@ -26,6 +26,7 @@ def _check_against_hidden_states(checkpoint: Checkpoint, ids: Tensor) -> SiteSta
     return states
 
 
+@pytest.mark.few(4)
 def test_states_are_the_networks_hidden_states(kind: str, tiny: Any, prompt_ids: Tensor) -> None:
     checkpoint = load(tiny.folder(kind))
     states = _check_against_hidden_states(checkpoint, prompt_ids)

@@ -67,6 +67,7 @@ def test_several_prompts_pass_in_step_and_each_as_if_alone(tmp_path: Path) -> No
         assert same(states.of(0), plain.states(torch.tensor(ids)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "albert", "mixtral", "t5"])
 def test_every_weight_is_read_once_for_a_whole_trace_and_only_the_rows_that_occur(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -288,6 +288,7 @@ def states_of(network: Any) -> tuple[Tensor, Tensor]:
     return torch.cat(states), torch.stack([block.middle for block in network.blocks])
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("form", FORMS)
 def test_states_and_sums_are_those_of_the_block(form: str) -> None:
     network, ckpt = read(form)
@@ -301,6 +302,7 @@ def test_states_and_sums_are_those_of_the_block(form: str) -> None:
     assert dict(block_in_words(ckpt.layout.layers[1]))["sum"] == FORMS[form][0]
 
 
+@pytest.mark.few(54)
 @pytest.mark.parametrize("gate", [0.5, 0.0, -1.3])
 @pytest.mark.parametrize(
     ("form", "part"),
@@ -325,6 +327,7 @@ def test_a_gate_is_an_edit_of_the_weights(form: str, part: str, gate: float) -> 
     assert float((torch.stack(passed.states)[:, 0] - wanted).abs().max()) < 1e-6 * float(wanted.abs().max())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("form", "words"),
     [

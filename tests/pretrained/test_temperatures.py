@@ -108,7 +108,7 @@ PLAIN: dict[str, tuple[Callable[[], Attention], Callable[[Any], Tensor]]] = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", PLAIN)
 def test_a_learned_factor_is_one_of_the_query_matrix(form: str) -> None:
     made, factors = PLAIN[form]

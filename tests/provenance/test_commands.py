@@ -42,7 +42,7 @@ def put(path: Path) -> None:
     path.write_text("mine")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("command", "names"),
     [
@@ -110,6 +110,7 @@ def test_results_of_another_command_are_not_replaced(
     assert tree(Path("o")) == before
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["simulate", "diagnose"])
 @pytest.mark.usefixtures("undrawn")
 def test_a_full_disk_is_one_line_and_the_older_results_stay(

@@ -114,7 +114,7 @@ def break_off(save: Callable[[], Any], steps: int) -> None:
             save()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in _MANY_FILES else kind for kind in KINDS]
 )

@@ -338,6 +338,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_the_later_one_wins_whole_and_neither_fails(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-c", textwrap.dedent(TOGETHER)]

@@ -138,7 +138,7 @@ def test_foreign_text_is_escaped_and_made_visible(built: str) -> None:
     assert 'href="./a%20folder/su%3Fm.json"' in built
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_every_figure_is_described_and_has_its_numbers(page: str) -> None:
     figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.DOTALL)
     assert len(figures) >= 3
@@ -155,6 +155,7 @@ def test_every_figure_is_described_and_has_its_numbers(page: str) -> None:
     assert len(identifiers) == len(set(identifiers))
 
 
+@pytest.mark.few(2)
 def test_every_link_and_every_matrix_lead_to_something(page: str) -> None:
     identifiers = set(re.findall(r' id="([^"]+)"', page))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= identifiers
@@ -286,6 +287,7 @@ def test_the_distribution_of_the_starts_is_stated(scale: Any, words: str) -> Non
     assert words in basins_figure(basins).caption
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.usefixtures("unchecked")
 def test_stalls_are_shown_per_token() -> None:
@@ -297,6 +299,7 @@ def test_stalls_are_shown_per_token() -> None:
     assert value(rows[2][1]) == pytest.approx(0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_that_broke_off_at_once_still_makes_a_page(task: PairTask) -> None:
     record = replace(learn(task, "solution-1", batch=20, steps=1, inner=1), losses=(), final_loss=float("nan"))
     text = evidence(record.transformer, task, samples=60, resamples=20)

@@ -78,6 +78,7 @@ def test_all_tokens_go_to_the_first_which_does_not_move(presets: dict[str, Any])
     assert float((moving[-1, 0] - moving[0, 0]).norm()) > 0.1
 
 
+@pytest.mark.slow
 def test_rotary_positions_make_tokens_grow_that_shrink_without(presets: dict[str, Any]) -> None:
     for positions, grows in ((True, True), (False, False)):
         sizes = run_of(presets["rotary"], positions=positions).tensor.norm(dim=-1).amax(dim=-1)
@@ -166,6 +167,7 @@ def test_every_statement_that_applies_says_what_it_predicts(presets: dict[str, A
             assert bool(row["prediction"]) == row["applies"], row["title"]
 
 
+@pytest.mark.slow
 def test_a_flow_whose_exponentials_overflow_has_a_page(tmp_path: Any) -> None:
     start = 10 * td.Sphere().sample(6, 3, seed=1)
     weights: Any
@@ -495,6 +497,7 @@ def test_wide_states_are_drawn_in_the_directions_in_which_they_differ_most() -> 
     assert [name.split("(")[1] for name in system["plane"]["names"][:2]] == ["83%)", "17%)"]
 
 
+@pytest.mark.slow
 def test_a_result_is_explored_from_its_own_method_and_from_a_file(tmp_path: Any) -> None:
     run = td.simulate(td.Flow(td.Attention(EYE, EYE), td.Sphere()), EYE, [0.0, 1.0])
     (system,) = data_of(run.explore(tmp_path / "page.html").read_text(encoding="utf-8"))
@@ -509,6 +512,7 @@ def test_a_result_is_explored_from_its_own_method_and_from_a_file(tmp_path: Any)
     assert "<b>mine" not in html
 
 
+@pytest.mark.slow
 def test_observables_of_the_user_are_computed_by_python_at_every_state_that_is_played(tmp_path: Any) -> None:
     flow = td.Flow(td.Attention(EYE, EYE), td.Sphere())
     run = td.simulate(flow, td.Sphere().sample(5, 3, seed=2), [0.0, 1.0, 3.0])

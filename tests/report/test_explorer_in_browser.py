@@ -96,7 +96,7 @@ def test_trajectories_are_those_of_python(first: int, opened: Any) -> None:
 RUNNING = [*product(("one-cluster", "metastability", "leader", "repulsion"), ("softmax", "exponential"))]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("preset", "weights"), [*RUNNING, ("rotary", "softmax")])
 def test_presets_move_pause_and_are_the_flow_that_their_code_makes(preset: str, weights: str, opened: Any) -> None:
     asked(opened, "hook.set({preset: arguments[0], weights: arguments[1]})", preset, weights)
@@ -828,6 +828,7 @@ def test_every_page_understands_the_address_that_it_writes(
     assert "beta cannot be set where saved states are played" in words(browser, "notice")
 
 
+@pytest.mark.slow
 def test_of_one_token_the_page_says_that_there_is_one(browser: Any, tmp_path: Path) -> None:
     emulate(browser)
     browser.get(run_of(2.0, 1).explore(tmp_path / "page.html").as_uri())
@@ -835,6 +836,7 @@ def test_of_one_token_the_page_says_that_there_is_one(browser: Any, tmp_path: Pa
     assert asked(browser, "hook.state().clusters") is None
 
 
+@pytest.mark.slow
 def test_only_tokens_of_one_place_have_met(browser: Any, tmp_path: Path) -> None:
     """In free space tokens that point one way are apart where their norms differ, and a token at zero has no angle."""
     emulate(browser)

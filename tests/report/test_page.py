@@ -179,6 +179,7 @@ def test_the_norm_table_holds_the_datasets_numbers(page: str, diagnosis: Diagnos
     assert close([row[6] for row in rows[3:]], trace["massive_norm"].values[3:])
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_column_have_one_number_of_places(page: str, defined_page: str) -> None:
     assert ragged(page) == []
     assert ragged(defined_page) == []

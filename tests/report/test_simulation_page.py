@@ -273,6 +273,7 @@ def test_on_the_circle_the_angle_is_drawn_without_jumps() -> None:
     assert angles[-1] == pytest.approx(np.degrees(4 * 3 / np.sqrt(2)), rel=1e-5)  # 1/√dim of the paper's weights
 
 
+@pytest.mark.slow
 def test_a_large_batch_makes_a_small_page_that_says_what_was_chosen() -> None:
     rng = np.random.default_rng(0)
     some = td.simulate(td.Flow(td.Attention(np.eye(2), np.eye(2)), td.Sphere()), rng.normal(size=(2, 2)), [0.0, 1.0])
@@ -350,6 +351,7 @@ def test_a_flow_that_is_not_known_still_has_a_page(clustering: Trajectory) -> No
 QUICK = ("minimal", "fig2a")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in example_names() if name != "fig5"],

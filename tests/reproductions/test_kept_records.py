@@ -162,6 +162,7 @@ def test_a_damaged_record_is_named(text: str, tmp_path: Path) -> None:
         stored_records(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_keeps_what_it_ran(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     assert main(["positional-remark-3-2", "--out", str(tmp_path / "out"), "--records", str(folder)]) == 0

@@ -215,6 +215,7 @@ def test_figure_2_draws_medians_over_the_seeds_and_every_final_loss(flavours: tu
     assert left.get_yscale() == right.get_xscale() == "log"
 
 
+@pytest.mark.slow
 def test_figure_2_compares_final_losses_seed_by_seed(flavours: tuple[Record, Record]):
     record, _ = flavours
     first, second = ([run.final_loss for run in record.results["runs"][m]] for m in (fig2.FIRST, fig2.SECOND))

@@ -11,6 +11,7 @@ import tokendynamics as td
 from reproductions.metastability import circle, lifetime, staircase
 
 
+@pytest.mark.slow
 def test_no_token_leaves_before_the_proved_time_and_that_grows_exponentially() -> None:
     record = lifetime.reproduce(draws=2, least=16, most=18)
     assert not record.failures
@@ -95,6 +96,7 @@ def test_a_plateau_has_groups_that_are_tight_and_stay() -> None:
     assert np.isnan(circle.plateau(np.repeat(loose[None], 8, axis=0) / 40, 16.0))  # one loose group
 
 
+@pytest.mark.slow
 def test_clusters_on_the_circle_grow_like_the_root_of_beta() -> None:
     record = circle.reproduce(draws=2, tokens=200)
     assert not record.failures

@@ -22,6 +22,7 @@ def test_a_rest_is_one_of_the_equation_of_the_density(beta: float, mean: float) 
     assert density.mean() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_rows_hold_and_the_figure_has_a_line_for_each_beta() -> None:
     record = phases.reproduce(tokens=120, horizon=20.0)
     assert {quantity.name for quantity in record.failures} <= {record.quantities[-1].name}

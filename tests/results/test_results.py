@@ -107,7 +107,7 @@ def test_a_notebook_shows_every_finding(name: str, results: dict[str, Readable])
     assert "<li>" in Readable._repr_html_(result)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("a verdict", "basins")])
 def test_a_result_writes_its_page(name: str, results: dict[str, Readable], tmp_path: Path) -> None:

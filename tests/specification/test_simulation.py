@@ -84,6 +84,7 @@ def test_a_figure_that_cannot_be_drawn_costs_no_run() -> None:
     assert list(simulation.undrawn) == ["norms"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("system", [0, 1])
 def test_of_several_systems_the_one_asked_for_is_in_the_film(system: int, tmp_path: Path) -> None:
     drawn = 'law = "normal"\ntokens = 2\ndim = 2\nsystems = 2\nseed = 1'

@@ -108,6 +108,7 @@ def _nearly_singular() -> torch.Tensor:
     return similar(torch.diag(values), seed=4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "matrix",
     [

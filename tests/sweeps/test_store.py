@@ -63,6 +63,7 @@ def test_arrays_come_in_the_order_of_the_plan_however_they_are_listed(
     assert list(dataset.to_dataframe().index.names) == list(plan.dims)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("tasks", "chunks"), [(0, 0), (4, 3), (11, 6)])
 def test_a_stopped_sweep_resumes_to_the_same_bytes(
     tasks: int, chunks: int, small: Plan, whole: Path, client: Client, tmp_path: Path
@@ -108,6 +109,7 @@ def test_no_part_of_a_task_is_read_as_data(small: Plan, client: Client, tmp_path
     assert (result.accepted.values[~missing] > 0).all()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_leaves_what_can_be_resumed(
     small: Plan, whole: Path, client: Client, tmp_path: Path
 ) -> None:

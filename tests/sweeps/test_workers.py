@@ -98,6 +98,7 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
+@pytest.mark.slow
 def test_a_scheduler_by_address_gives_the_same_bytes(small: Plan, whole: Path, tmp_path: Path) -> None:
     with LocalCluster(
         processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1", protocol="tcp"

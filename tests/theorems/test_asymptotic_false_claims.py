@@ -96,6 +96,7 @@ def test_the_gradient_identity_fails_on_the_sphere_unless_qk_is_the_identity() -
     assert certificate.outcome == "holds"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("tokens", "dim"), [(4, 2), (6, 3), (5, 4)])
 def test_wendels_frequency_agrees_with_the_corrected_sum_and_not_with_the_printed_one(tokens: int, dim: int) -> None:
     frequency, error = half_space_frequency(tokens, dim, 1500, seed=3)

@@ -93,6 +93,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(("family", "engine", "rtol"), RUNS)
 def test_nothing_fails_within_the_hypotheses(family: str, engine: Engine, rtol: float) -> None:
@@ -109,6 +110,7 @@ START = [[1.0, 0.5], [-0.3, 1.2], [0.4, -1.1], [-1.0, -0.2]]
 FAR = {"polytope": 600.0, "any": 600.0, "line": 600.0, "open": 600.0, "levels": 10.0, "space": 10.0}
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("family", FAR)
@@ -123,6 +125,7 @@ def test_nothing_fails_of_rescaled_tokens_at_any_horizon(family: str, rtol: floa
         assert (certificate.outcomes == "holds").sum() >= 9, certificate.text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["compiled", "stiff"])
 def test_nothing_fails_of_rescaled_tokens_in_other_engines(engine: Engine) -> None:
     of, start, _ = random_systems("polytope", 6, seed=40)
@@ -269,6 +272,7 @@ def test_the_space_is_named() -> None:
 # --- outside the hypotheses ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("statement", "qk", "ov", "start"),
     [

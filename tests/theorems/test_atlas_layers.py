@@ -155,6 +155,7 @@ def test_a_run_that_collapsed_fails_as_one_with_residual() -> None:
     assert (outcomes(replace(kept, parameters={**kept.parameters, "residual": 0.0}), "rank-collapse") == "fails").all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("gamma", [0.2, 0.7, 1.0])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_layers_that_keep_a_share_contract_and_stay_in_the_hull(gamma: float, dtype: str) -> None:

@@ -352,6 +352,7 @@ def next_rest(angle: float, frozen: np.ndarray, beta: float) -> float:
     return root
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("weights", ["softmax", "exponential"])
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def outcomes(run: td.Trajectory, statement: str) -> np.ndarray:
     return td.certify(run, [statement])[0].outcomes
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_layers_with_a_rooted_mask_contract_less_than_allowed(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -145,7 +146,7 @@ def test_the_rest_of_full_rank_is_unstable() -> None:
     assert outcomes(td.simulate(general, np.eye(4), range(3), **BARE), "masks-norm") == "fails"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "stiff"])
 def test_connected_graphs_on_spheres_never_contradict_synchronization(

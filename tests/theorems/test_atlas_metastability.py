@@ -73,6 +73,7 @@ WEIGHTS: dict[Weights, dict[str, Any]] = {"softmax": {}, "exponential": {"weight
 """With that offset T₁ is before the last time that is saved below, and T₂ after it for the smallest β."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
@@ -128,6 +129,7 @@ def test_starts_that_are_too_few_too_wide_or_too_near_are_named() -> None:
     assert [reasons(entry, form, in_caps(0, 1)[0])[0] for entry in ALL] == ["qk is a multiple of the identity"] * 3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("statement", ALL)
 def test_repelling_tokens_refute_a_statement_at_a_finite_time(statement: str, weights: Weights) -> None:

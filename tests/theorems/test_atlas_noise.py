@@ -122,6 +122,7 @@ def run_of(dim: int, together: bool = False) -> td.Trajectory:
     return td.simulate(flow, start.expand(2, -1, -1), times, noise=td.Noise(1.0, seed=dim), step={2: 0.2, 3: 0.1}[dim])
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("dim", [2, 3])

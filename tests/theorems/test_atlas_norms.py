@@ -81,7 +81,7 @@ def within(statement: str, run: td.Trajectory) -> list[str]:
     return certificate.outcomes.tolist()
 
 
-@pytest.mark.few(32)
+@pytest.mark.few(11)
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("scheme", SPACES)
 @pytest.mark.parametrize("statement", STATEMENTS)
@@ -100,6 +100,7 @@ def test_no_system_within_the_hypotheses_contradicts_a_statement(statement: str,
         assert outcomes.count("holds") >= 6
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["compiled", "stiff", "fixed", "layers"])
 @pytest.mark.parametrize("statement", ["norms-3", "norms-4.3-variance"])
@@ -170,7 +171,7 @@ def test_a_rate_over_time_is_assumed_to_be_enough() -> None:
 # --- outside ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", SPACES)
 def test_tokens_that_repel_each_other_fail(scheme: str) -> None:
     run = td.simulate(one(SPACES[scheme], ov=-I3), at_radii(scheme, CONE, 1), TIMES[TIMES < 12], rtol=1e-9, atol=1e-11)

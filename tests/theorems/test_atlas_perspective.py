@@ -73,6 +73,7 @@ Engine = Literal["batched", "compiled", "stiff"]
 # --- one point -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @TOLERANCES
 @ENGINES
 def test_tokens_within_the_hypotheses_meet_and_never_refute_a_statement(engine: Engine, rtol: float) -> None:
@@ -209,6 +210,7 @@ def test_tokens_slower_than_the_step_inequality_refute_it() -> None:
 # --- repulsion -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @TOLERANCES
 @ENGINES
 def test_repelling_tokens_lower_the_energy_down_to_the_simplex(engine: Engine, rtol: float) -> None:

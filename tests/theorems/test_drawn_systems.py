@@ -55,6 +55,7 @@ def outcomes(name: str, size: tuple[int, int], count: int, **options: object) ->
     return statement.certify(run).outcomes.tolist()
 
 
+@pytest.mark.few(14)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("name", FLOWS)
 def test_no_drawn_system_fails(name: str) -> None:
@@ -65,6 +66,7 @@ def test_no_drawn_system_fails(name: str) -> None:
     assert "holds" in decided
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("residual", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", LAYERS)
@@ -97,6 +99,7 @@ EITHER = ["perspective-6.1", "perspective-6.4", "perspective-6.8", "perspective-
 """Statements on softmax and on exponential weights."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", EITHER)
 def test_no_drawn_system_of_exponential_weights_fails(name: str) -> None:
     statement = STATEMENTS[name]

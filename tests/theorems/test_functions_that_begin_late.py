@@ -40,6 +40,7 @@ def one_over(t: float) -> np.ndarray:
     return EYE / t
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("space", SPACES, ids=repr)

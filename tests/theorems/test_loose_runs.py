@@ -40,6 +40,7 @@ def named(trajectory: Trajectory, name: str) -> Certificate:
     return computed
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rtol", [1e-2, 1e-3, 1e-4, 1e-5])
 def test_a_half_space_run_loosely_is_not_said_to_fail(rtol: float) -> None:
     # At rtol 1e-2 the rise is 2.5e-5, at which the fixed tolerance of 1e-6 said "fails".

@@ -28,6 +28,7 @@ def _rate(mode: int, beta: float) -> float:
     return mode**2 * iv(mode, beta) / beta
 
 
+@pytest.mark.slow
 @given(st.floats(0.02, 0.9), st.floats(0.0, 4.0), st.floats(0.1, 3.0), st.floats(0.05, 6.0), st.integers(1, 4))
 def test_it_solves_its_equation(source: float, decay: float, time: float, beta: float, mode: int) -> None:
     """The slope of √(at/Y) I₁(2√(atY)) in t is a I₀(2√(atY)), from another function than the profile itself."""

@@ -54,6 +54,7 @@ def certified(run: Trajectory, name: str) -> Certificate:
     return certificate
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("sign", [-1, 1, 0])
 def test_pairs_drift_apart_in_the_symmetric_form_and_tokens_obey_its_rate(sign: int) -> None:
     form = definite(10) - 1.1 * torch.eye(DIM) if sign == 0 else sign * definite(10)

@@ -356,6 +356,7 @@ def test_small_tokens_on_the_null_cone_rest_once_the_run_is_long_for_their_size(
     assert outcomes_of(simulate(flow, line, times, engine="stiff")) == outcome
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("offset", [0.0, 5.0, 20.0])
 def test_an_offset_that_slows_time_down_changes_no_outcome(offset: float) -> None:
     flow = Flow(Attention(EYE, -EYE, weights="exponential", offset=offset), Free())

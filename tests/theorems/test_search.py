@@ -42,6 +42,7 @@ def at_most(limit: float) -> Statement:
     )
 
 
+@pytest.mark.slow
 def test_a_false_claim_is_refuted_by_a_small_system_and_by_another_engine(tmp_path: Path) -> None:
     options = {"seed": 1, "count": 64, "store": tmp_path / "search.json"}
     search = search_counterexample("masking-table-1-simple", CAUSAL, rounds=1, **options)
@@ -67,7 +68,7 @@ def test_a_false_claim_is_refuted_by_a_small_system_and_by_another_engine(tmp_pa
     assert (str(again), again.drawn) == (str(search), 64)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["asymptotic-4.1", "perspective-6.4"])
 def test_a_theorem_has_none(name: str) -> None:
     search = search_counterexample(name, seed=1, rounds=2, count=16)
@@ -186,6 +187,7 @@ def test_wrong_arguments_are_named(wrong: dict[str, object], error: type[Excepti
         search_counterexample(**(usual | wrong))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["hardmax-4", "leaders-limit"])
 def test_statements_on_hardmax_weights_can_be_searched(name: str) -> None:
     families = [Family(4, 2, space="free", weights="hardmax", qk="positive definite", ov="I")]

@@ -87,7 +87,7 @@ _LOSS_OF_ANOTHER = {f"decoder, {regime}" for regime in REGIMES if regime not in 
 """Their loss is that of the two regimes that stay; each is two more runs of a trainer."""
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in _LOSS_OF_ANOTHER else ()) for name in NETWORKS]
 )

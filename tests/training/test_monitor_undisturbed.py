@@ -42,6 +42,7 @@ def test_a_trainer_gives_the_same_losses_to_the_last_bit(name: str, tmp_path: Pa
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_mixed_precision_gives_the_same_losses_and_is_measured_in_single(tmp_path: Path) -> None:
     computed, monitor = [], Monitor(texts(), every=2)
     for callbacks in ([], [monitor]):

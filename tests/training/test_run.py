@@ -54,6 +54,7 @@ def averaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path
     return experiment, folder / "run", watched, message
 
 
+@pytest.mark.slow
 def test_the_average_is_its_recursion(averaged: tuple[Experiment, Path, Watched, Any]) -> None:
     _, folder, watched, _ = averaged
     assert len(watched.weights) == 6
@@ -156,7 +157,7 @@ def vision() -> tuple[nn.Module, Repeated]:
     return model, Repeated(items)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [decoder, vision])
 def test_anybody_s_trainer_accumulates_our_losses_rightly(
     make: Callable[[], tuple[nn.Module, Repeated]], tmp_path: Path
@@ -212,7 +213,7 @@ def planted(model: nn.Module) -> None:
         model.lm_head.weight[3, 1] = math.nan
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("changes", "callbacks", "first", "cause"),
     [

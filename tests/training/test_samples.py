@@ -64,6 +64,7 @@ def test_a_training_with_samples_is_the_one_without_to_the_last_bit(runs: tuple[
         assert (folder / "stopped" / "samples" / path.name).read_text() == text
 
 
+@pytest.mark.slow
 def test_a_sample_is_drawn_from_the_probabilities_of_the_network_that_was_trained(
     runs: tuple[Experiment, Path],
 ) -> None:

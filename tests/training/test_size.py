@@ -19,6 +19,7 @@ from training.runs import small
 HUGE = 10**9
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("changes", [{}, {"form": "solve"}, {"positions": "decoupled", "remedy": "diagonal"}])
 def test_weights_are_counted_as_the_network_has_them(regime: str, changes: dict[str, Any], tmp_path: Path) -> None:

@@ -302,6 +302,7 @@ def test_a_disk_that_is_full_during_a_checkpoint_keeps_the_last_one_and_the_run_
     assert_same(disk / "run", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_before_the_first_checkpoint_is_not_said_to_hold_one(disk: Path, tmp_path: Path) -> None:
     experiment = small(tmp_path)
     with pytest.raises(StorageError) as refused:
@@ -312,6 +313,7 @@ def test_a_disk_that_is_full_before_the_first_checkpoint_is_not_said_to_hold_one
     assert run(experiment, disk / "run", resume=True).status == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.slow), 20_000])
 def test_a_disk_that_is_full_at_the_end_leaves_no_half_of_a_network(disk: Path, left: int, tmp_path: Path) -> None:
     experiment = small(tmp_path, recipe={"steps": 2})

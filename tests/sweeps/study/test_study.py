@@ -77,6 +77,7 @@ def test_learning_rates_are_chosen_by_the_validation_split_on_seeds_of_their_own
     assert edges == ["A better learning rate may lie beyond the grid for divergence (0.004, the largest tried)."]
 
 
+@pytest.mark.slow
 def test_a_choice_at_the_lower_end_is_said_and_one_within_is_not(store: Path, planted: Planted, client: Client) -> None:
     planted(best={"baseline": 1e-3, "divergence": 2e-3})
     edges = [sentence for sentence in study(TUNED_PLAN, store, client).sentences if "tried" in sentence]
@@ -122,6 +123,7 @@ def test_a_study_that_was_stopped_while_tuning_says_what_it_lacks(
     assert not (store / "tuning" / "chosen.json").exists()
 
 
+@pytest.mark.slow
 def test_an_arm_without_a_learning_rate_is_not_run_and_is_tuned_again_when_resumed(
     store: Path, planted: Planted, client: Client
 ) -> None:
@@ -142,6 +144,7 @@ def test_an_arm_without_a_learning_rate_is_not_run_and_is_tuned_again_when_resum
     assert starts(store)["tuning/divergence/0.002/101"] == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("act", "status", "reason"),
     [
