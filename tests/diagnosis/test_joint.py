@@ -136,7 +136,7 @@ def test_near_one_point_a_change_counts_at_any_cost(much: bool) -> None:
     if much:
         assert answer.changes
         assert bool((answer.table.gain_interval.sel(bound="high") < 0)[: len(answer.changes)].all())
-        assert "the loss by +1.000." in answer.text
+        assert "the loss by +1.000, which is above the budget of 0.5." in answer.text
         assert "at a cost of at most" not in answer.text
     else:
         assert answer.changes == {}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.gating._levers import ALPHAS, MUCH, halves_of
-from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves
+from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, NONE_TRIED, Halves
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Reading, Trials, columns_of
 from tokendynamics.diagnosis.network import part_of_layer
@@ -272,9 +273,7 @@ def _words(
     plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE, at_most=1.0)
     unit = search.costs.unit
     if search.little:
-        return (
-            f"No change is needed to avoid consensus: κ′ is below {LITTLE:g} ({similarity}: {plain}). None was tried."
-        )
+        return f"No change is needed to avoid consensus: κ′ is below {LITTLE:g} ({similarity}: {plain}). {NONE_TRIED}"
     tried = _tried(search, halves)
     within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
     if not steps:
@@ -284,19 +283,31 @@ def _words(
     if reported:
         subject = "One change lowers" if reported == 1 else f"{reported} changes together lower"
         from_to = f"from {fixed(kappa.value)} to {fixed(kappa.value + step.kappa.value)}"
-        effect = f"κ changes by {step.kappa.as_change}, the loss by {step.cost.as_change}{unit}."
+        cost = f"{step.cost.as_change}{unit}{search.costs.above(step.cost)}"
+        effect = f"κ changes by {step.kappa.as_change}, the loss by {cost}."
         limit = "" if search.much else " within the budget"
         further = f" No further change lowers it significantly{limit}." if reported < len(steps) else ""
         return f"{subject} {similarity} {from_to}: {names}. {effect}{further} {tried}"
-    best = f"The best single change tried, {names}, changes it by {step.kappa.as_change}"
     if math.isnan(step.cost.value):
-        return (
-            f"No change is advised because the loss of this network is unknown. {best} ({similarity}: {plain}). {tried}"
-        )
+        best = _at_unknown_cost(steps, similarity, plain)
+        return f"No change is advised because the loss of this network is unknown. {best} {tried}"
+    best = f"The best single change tried, {names}, changes it by {step.kappa.as_change}"
     why = f"and the loss by {step.cost.as_change}{unit}, which is above the budget"
     if not step.gain.high < 0:
         why = "which is not significant"
     return f"No change lowers {similarity} ({plain}) significantly{within}. {best}, {why}. {tried}"
+
+
+def _at_unknown_cost(steps: Sequence[_Step], similarity: str, plain: str) -> str:
+    """Say what the largest set does of which every change adds a significant one, or else the best single change."""
+    adding = list(takewhile(lambda step: step.gain.high < 0, steps))
+    step = adding[-1] if adding else steps[0]
+    names = listing([f"{_part(*place)} (α = {value:g})" for place, value in step.values.items()])
+    which = "best single change" if len(step.values) == 1 else "most effective set"
+    return (
+        f"{similarity[0].upper()}{similarity[1:]} is {plain}. The {which} tried, {names}, changes it by "
+        f"{step.kappa.as_change}."
+    )
 
 
 def _tried(search: _Search, halves: Halves) -> str:

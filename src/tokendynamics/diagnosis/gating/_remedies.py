@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 
 from tokendynamics.diagnosis.gating._levers import MUCH, halves_of
-from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves, why_no_advice
+from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, NONE_TRIED, Halves, why_no_advice
 from tokendynamics.diagnosis.gating.sensitivities import kappa_of, reading_layer
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trials, columns_of
 from tokendynamics.diagnosis.tracing._directions import directions_of
@@ -257,7 +257,7 @@ def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, c
             words = (
                 f"{count(len(good))} {lower} {similarity} significantly{at}. The most effective, "
                 f"{_label(best.remedy)}, changes κ by {best.kappa.as_change} and the loss by {best.cost.as_change}"
-                f"{costs.unit}."
+                f"{costs.unit}{costs.above(best.cost)}."
             )
     return words
 
@@ -266,6 +266,10 @@ def _counted(tried: Sequence[_Tried], halves: Halves) -> str:
     measured = sum(trial.status == MEASURED for trial in tried)
     were = "was" if measured == 1 else "were"
     return f"{plural(measured, 'remedy', 'remedies')} {were} measured on {plural(len(halves.measuring), halves.noun)}."
+
+
+_LITTLE_SHARED = ("No remedy is recommended because tokens of one", "No change is needed to avoid consensus")
+"""How a summary begins where κ is too low to lower it; the second of sets."""
 
 
 def advised_in_view_of(table: xr.Dataset, verdict: Verdict) -> xr.Dataset:
@@ -277,8 +281,13 @@ def advised_in_view_of(table: xr.Dataset, verdict: Verdict) -> xr.Dataset:
     """
     flag, what = ("recommended", "remedy") if "recommended" in table else ("reported", "set of parts and heads")
     why = why_no_advice(verdict, table.attrs["where"])
-    if not why or not bool(table[flag].any()):
+    if not why:
         return table
+    if not bool(table[flag].any()):
+        # Low similarity is no reason that nothing needs to be done about a state that it does not measure.
+        little = why.startswith("κ does not measure") and table.attrs["summary"].startswith(_LITTLE_SHARED)
+        rest = table.attrs["tried"] if flag == "recommended" else NONE_TRIED
+        return table.assign_attrs(summary=f"No {what} is recommended because {why}. {rest}") if little else table
     summary = f"No {what} is recommended because {why}. {table.attrs['tried']}"
     withdrawn = table[flag].copy(data=np.zeros(table[flag].shape, dtype=bool))
     return table.assign({flag: withdrawn}).assign_attrs(summary=summary)

@@ -53,6 +53,9 @@ _UNLIKE = 0.1
 _NAMED = 3
 """Prompts that are named before the rest is counted."""
 
+NONE_TRIED = "None was tried."
+"""End of a sentence on sets of changes that were not tried."""
+
 _NO_SETS = " Combinations of parts were not tried."
 
 _NOTHING_NEEDED = "No change is needed to avoid consensus. "
@@ -290,7 +293,7 @@ class LeverWords:
             )
         return (
             f"A single part causes most of the similarity: {_named(best)}. {lowers}, and the loss changes by "
-            f"{best.loss_change.as_change}{self.costs.unit}."
+            f"{best.loss_change.as_change}{self.costs.unit}{self.costs.above(best.loss_change)}."
         )
 
     def _fall(self, best: Trial) -> str:
@@ -312,7 +315,7 @@ class LeverWords:
                 f"A single part causes most of the similarity, at an unknown cost: {_named(best)}. {lowers} {change}. "
                 f"Whether that helps is not measured because {self.costs.why_unknown}."
             )
-        loss = f"the loss by {best.loss_change.as_change}{self.costs.unit}"
+        loss = f"the loss by {best.loss_change.as_change}{self.costs.unit}{self.costs.above(best.loss_change)}"
         return f"A single part causes most of the similarity: {_named(best)}. {lowers} {change}, {loss}."
 
     def _contributors(self, answer: Answer) -> str:

@@ -305,6 +305,17 @@ class Costs:
             return list(tried)
         return [replace(trial, loss_change=self.change({name(trial): trial.alpha})) for trial in tried]
 
+    def above(self, cost: EffectEstimate) -> str:
+        """Return the end of a sentence on a cost that is shown to be above the budget; empty where it is not.
+
+        From κ′ = 0.55 on, changes are named at any cost.
+
+        Args:
+            cost: Of a change; without an interval its value counts.
+        """
+        least = cost.value if math.isnan(cost.low) else cost.low
+        return f", which is above the budget of {self.budget:g}{self.unit}" if least > self.budget else ""
+
     def allow(self, cost: float, much: bool) -> bool:
         """Return whether a change of the loss is within the budget; an unknown one has no cost.
 
