@@ -141,10 +141,15 @@ class _OtherName(_OwnCode):
 @pytest.mark.parametrize("code", [_NamedIds, _OtherName])
 @pytest.mark.parametrize(("before", "behind"), [(3, 0), (0, 2), (1, 2)])
 @pytest.mark.parametrize("cut", ["before the norm", "at the end", "nowhere"])
-def test_learned_tokens_of_own_code_do_not_count(code: Any, before: int, behind: int, cut: str) -> None:
+@pytest.mark.parametrize("drawn", [False, True])
+def test_learned_tokens_of_own_code_do_not_count(code: Any, before: int, behind: int, cut: str, drawn: bool) -> None:
     torch.manual_seed(4)
     network = code(before, behind, cut).eval()
-    checkpoint = td.load(network, inputs=torch.randint(0, 60, (1, 9)))
+    name = "input_ids" if code is _NamedIds else "idx"
+    inputs: Any = torch.randint(0, 60, (1, 9))
+    if drawn:  # anew whenever some are asked for
+        inputs = lambda count: {name: torch.randint(0, 60, (count, 9))}  # noqa: E731
+    checkpoint = td.load(network, inputs=inputs)
     prompts = PROMPTS[:3]
     for places in checkpoint.states_in_packs(prompts):
         for number, place in enumerate(places.places):

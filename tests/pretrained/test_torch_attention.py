@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -383,7 +384,7 @@ class Reading(nn.Module):
         self.blocks = nn.ModuleList(_ReadingBlock(form, width) for _ in range(2))
 
     def forward(self, ids: Tensor, source: Tensor) -> Tensor:
-        x = self.words(ids)
+        x = self.words(ids) * (self.form != "positions on zeros")  # as the queries of a decoder begin
         for block in self.blocks:
             x = block(x, self.memory(source) if self.form == "another sequence" else self.places)
         return x
@@ -401,7 +402,7 @@ class _ReadingBlock(nn.Module):
         y = self.norm1(x)
         if self.form == "another sequence":
             x = x + self.attn(y, other, other)[0]
-        elif self.form == "positions":
+        elif self.form in ("positions", "positions on zeros"):
             x = x + self.attn(y + other, y + other, y)[0]
         else:
             q, k, v = self.query(y + other), self.key(y + other), self.value(y)
@@ -435,6 +436,14 @@ def test_keys_of_another_sequence_and_positions_on_keys_alone_are_named(
     x = ckpt.states(one).feed_forward[0]
     block: Any = ckpt.model.get_submodule("blocks.0")
     torch.testing.assert_close(half, (x + block.mlp(block.norm2(x))).detach())
+
+
+def test_blocks_that_read_zeros_first_are_tried_on_other_states() -> None:
+    """Their keys stay as they are, and all tokens alike, for states that are zeros in another order."""
+    ckpt = td.load(network_of(Reading, "positions on zeros"), inputs=sequences)
+    for layer in ckpt.layout.layers:
+        assert layer.problem.startswith("its queries, keys and values are not projected from one tensor")
+        assert layer.mixing == "all tokens"
 
 
 class PostNorm(nn.Module):
@@ -609,6 +618,99 @@ def test_the_feed_forward_part_of_a_decoder_is_said_to_include_its_cross_attenti
     torch.testing.assert_close(states.feed_forward[1], expected[0].detach())
     alone = td.trace(td.load(network_of(Encoder), inputs={"ids": torch.tensor(PROMPTS[:1])}), PROMPTS)
     assert "cross-attention" not in " ".join(finding.text for finding in detailed_findings(alone, layer_states(alone)))
+
+
+class ByHand(nn.Module):
+    """What PyTorch's attention computes, as people write it; it also runs as `nn.MultiheadAttention` is called."""
+
+    def __init__(self, attention: nn.MultiheadAttention, *, fused: bool) -> None:
+        super().__init__()
+        self.project, self.out, self.fused = (
+            nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(3)),
+            nn.Linear(DIM, DIM),
+            fused,
+        )
+        weights, biases = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
+        for linear, weight, bias in zip(self.project, weights, biases, strict=True):
+            linear.weight.data, linear.bias.data = weight.detach().clone(), bias.detach().clone()
+        self.out.load_state_dict(attention.out_proj.state_dict())
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, None]:
+        given = zip(self.project, (query, key, value), strict=True)
+        q, k, v = (linear(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for linear, x in given)
+        if self.fused:
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, mask)
+        else:
+            logits = q @ k.mT / math.sqrt(WIDTH)
+            mixed = (logits if mask is None else logits + mask).softmax(dim=-1) @ v
+        return self.out(mixed.transpose(1, 2).flatten(2)), None
+
+
+class TwoSequences(nn.Module):
+    """Decoder blocks around two attentions; the encoder's states are those of another sequence."""
+
+    def __init__(self, *, post_norm: bool) -> None:
+        super().__init__()
+        self.words, self.post_norm = nn.Embedding(VOCABULARY, DIM), post_norm
+        self.blocks = nn.ModuleList(DecoderBlock(post_norm=post_norm) for _ in range(2))
+
+    def forward(self, ids: Tensor, source: Tensor) -> Tensor:
+        x, memory = self.words(ids), self.words(source)
+        for block in self.blocks:
+            x = block(x, memory)
+        return x
+
+
+class DecoderBlock(nn.Module):
+    def __init__(self, *, post_norm: bool) -> None:
+        super().__init__()
+        self.itself, self.other = (nn.MultiheadAttention(DIM, HEADS, batch_first=True) for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(3))
+        self.mlp, self.post_norm = nn.Sequential(nn.Linear(DIM, 32), nn.GELU(), nn.Linear(32, DIM)), post_norm
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        named: dict[str, Any] = {} if isinstance(self.itself, ByHand) else {"need_weights": False}
+        masked = {("mask" if isinstance(self.itself, ByHand) else "attn_mask"): mask}
+        if self.post_norm:
+            x = self.norms[0](x + self.itself(x, x, x, **masked, **named)[0])
+            x = self.norms[1](x + self.other(x, memory, memory, **named)[0])
+            return self.norms[2](x + self.mlp(x))
+        y = self.norms[0](x)
+        x = x + self.itself(y, y, y, **masked, **named)[0]
+        x = x + self.other(self.norms[1](x), memory, memory, **named)[0]
+        return x + self.mlp(self.norms[2](x))
+
+
+@pytest.mark.parametrize("post_norm", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_cross_attention_by_hand_is_told_from_the_attention_between_the_tokens(fused: bool, post_norm: bool) -> None:
+    torch.manual_seed(4)
+    network = network_of(TwoSequences, post_norm=post_norm)
+    by_hand = copy.deepcopy(network)
+    for block in by_hand.blocks:
+        block.itself, block.other = (ByHand(attention, fused=fused) for attention in (block.itself, block.other))
+    prompts = [sequences(1) for _ in range(5)]
+    results: list[Any] = []
+    for one in (network, by_hand.eval()):
+        ckpt = td.load(one, inputs=sequences)
+        attention = ckpt.layout.layers[1].attention
+        assert attention is not None, ckpt.layout.layers[1].problem
+        assert (attention.module, attention.causal) == ("itself", True)
+        assert ckpt.layout.layers[1].problem == "its cross-attention reads another sequence and is not audited"
+        seen = td.attention_seen(ckpt, prompts, patterns=True)
+        without = ckpt.under({"layer 1 head 2": 0}).states(prompts[0]).feed_forward
+        hotter = ckpt.under({"logits": 0.5}).states(prompts[0]).feed_forward
+        effects = td.head_effects(ckpt, prompts)
+        results.append((td.audit(ckpt), td.trace(ckpt, prompts), seen, effects, without, hotter))
+        assert {type(block.other) for block in one.blocks} <= {ByHand, nn.MultiheadAttention}
+    for first, second in zip(*results, strict=True):
+        if isinstance(first, Tensor):
+            torch.testing.assert_close(second, first, atol=2e-6, rtol=1e-5)
+            continue
+        for name, values in first.data_vars.items():
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(second[name], values, rtol=1e-4, atol=1e-5, err_msg=str(name))
 
 
 def test_the_halves_of_a_transformer_are_loaded_by_name() -> None:

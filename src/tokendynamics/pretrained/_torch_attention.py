@@ -270,6 +270,28 @@ _OF_TORCH = (
 _with_tokens_first: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
 """Networks that hand on states with the tokens first, and the names of their blocks."""
 
+_with_cross_attention: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+"""Networks whose blocks have cross-attentions beside an attention, and the names of those that are no module of
+PyTorch's."""
+
+
+def hide_cross_attentions(network: nn.Module, modules: Sequence[str] = ()) -> None:
+    """Let attentions that read another sequence, beside those between the tokens, not be noticed inside `apart`.
+
+    Args:
+        network: What calls them.
+        modules: Their names; none to let each be noticed.
+    """
+    if modules:
+        _with_cross_attention[network] = tuple(dict.fromkeys(modules))
+    else:
+        _with_cross_attention.pop(network, None)
+
+
+def is_hidden(module: nn.Module) -> bool:
+    """Return whether a module is such a cross-attention; false outside of `apart`."""
+    return isinstance(module, _CrossAttention)
+
 
 def turn_blocks(network: nn.Module, blocks: Sequence[str] = ()) -> None:
     """Let blocks that hand on states (token, input, feature) run inputs first inside `apart`.
@@ -286,9 +308,10 @@ def turn_blocks(network: nn.Module, blocks: Sequence[str] = ()) -> None:
         _with_tokens_first.pop(network, None)
 
 
-def turn_like(network: nn.Module, other: nn.Module) -> None:
-    """Let the blocks of a copy run as those of the network that it is a copy of."""
+def run_like(network: nn.Module, other: nn.Module) -> None:
+    """Let the modules of a copy run as those of the network that it is a copy of."""
     turn_blocks(network, _with_tokens_first.get(other, ()))
+    hide_cross_attentions(network, _with_cross_attention.get(other, ()))
 
 
 _INSIDE: ContextVar[bool] = ContextVar("_INSIDE", default=False)
@@ -304,6 +327,17 @@ class _Calling:
             return cast("Any", super()).__call__(*positional, **named)
         finally:
             _INSIDE.reset(token)
+
+
+class _CrossAttention:
+    """What a cross-attention beside another attention is besides inside `apart`."""
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        token = CROSSING.set(True)
+        try:
+            return cast("Any", super()).__call__(*positional, **named)
+        finally:
+            CROSSING.reset(token)
 
 
 class _TurnedBlock:
@@ -364,9 +398,12 @@ _held_classes: WeakKeyDictionary[nn.Module, _Class] = WeakKeyDictionary()
 
 def _turned_modules(modules: Sequence[nn.Module]) -> list[tuple[nn.Module, type]]:
     """Return which modules of a network are of another class inside `apart`, and what they are besides."""
-    networks = [module for module in modules if module in _with_tokens_first] if _with_tokens_first else []
-    blocks = [module.get_submodule(name) for module in networks for name in _with_tokens_first[module]]
-    return [*((module, _Calling) for module in networks), *((block, _TurnedBlock) for block in blocks)]
+    changed: list[tuple[nn.Module, type]] = []
+    for known, mixin in ((_with_tokens_first, _TurnedBlock), (_with_cross_attention, _CrossAttention)):
+        for network in (module for module in modules if module in known) if known else ():
+            changed += [(network, _Calling)] if mixin is _TurnedBlock else []
+            changed += [(network.get_submodule(name), mixin) for name in known[network]]
+    return changed
 
 
 def _enter_class(module: nn.Module, mixin: type) -> None:

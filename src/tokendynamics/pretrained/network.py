@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import shown
-from tokendynamics.pretrained._torch_attention import apart, turn_like
+from tokendynamics.pretrained._torch_attention import apart, run_like
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _BY_NAME = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -284,5 +284,5 @@ def copied_without_values(network: nn.Module, inside: tuple[str, ...] = ("",)) -
     chosen = {id(parameter): parameter for name, parameter in named if name.startswith(inside)}
     empty = {key: nn.Parameter(torch.empty_like(parameter, device="meta"), False) for key, parameter in chosen.items()}
     copied = copy.deepcopy(network, empty)
-    turn_like(copied, network)
+    run_like(copied, network)
     return copied

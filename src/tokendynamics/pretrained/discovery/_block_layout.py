@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained._torch_attention import why_whole
+from tokendynamics.pretrained._torch_attention import is_hidden, why_whole
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, attention_layout
 from tokendynamics.pretrained.discovery._blocks import BlockCall
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, places_of
@@ -287,12 +287,14 @@ def _in_one_piece(block: nn.Module) -> str:
 
 
 def _crosses(block: BlockCall, recorded: Pass) -> list[str]:
-    """Return the attentions of PyTorch in a block with keys from another tensor, beside those that were seen."""
+    """Return the attentions in a block with keys from another tensor, beside those that were seen.
+
+    They are PyTorch's, or known to be such.
+    """
     seen = {attention.module for _, attention in block.attentions}
     inside = (call for call in recorded.calls if call.is_inside(block.call))
-    return [
-        _name_in(block.call.module, call.module) for call in inside if call.reads_several and call.module not in seen
-    ]
+    crossing = (call.module for call in inside if call.reads_several or is_hidden(call.module))
+    return [_name_in(block.call.module, module) for module in crossing if module not in seen]
 
 
 def _all_cross(block: BlockCall, recorded: Pass) -> str:

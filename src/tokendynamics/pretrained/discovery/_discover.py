@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained._torch_attention import apart, turn_blocks
+from tokendynamics.pretrained._torch_attention import apart, hide_cross_attentions, turn_blocks
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, with_mask_by_ids
 from tokendynamics.pretrained.discovery._block_layout import Seen, block_layout, factor_after
 from tokendynamics.pretrained.discovery._blocks import (
@@ -29,7 +29,7 @@ from tokendynamics.pretrained.discovery._random_inputs import Comparisons, holdi
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._sequence_checks import TokensFirstError, check_axes, check_one_sequence
-from tokendynamics.pretrained.discovery._trials import CHANGED, scales_with_length, sees_order
+from tokendynamics.pretrained.discovery._trials import CHANGED, cross_attentions, scales_with_length, sees_order
 from tokendynamics.pretrained.discovery.layout import (
     LOOKS_AHEAD,
     ROUNDING,
@@ -77,14 +77,40 @@ def discover(
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
-    turn_blocks(network)  # as another network's, its blocks may have had another order
+    turn_blocks(network)  # what was found of another network with the same blocks need not hold here
+    hide_cross_attentions(network)
+    # What is found on a copy says nothing of how the blocks of the network itself run.
+    itself = found_on == "the network itself"
     try:
-        return _discover(network, inputs, found_on, decoder=decoder)
+        discovery = _discover(network, inputs, found_on, decoder=decoder)
     except TokensFirstError:
-        # What is found on a copy says nothing of how the blocks of the network itself run.
-        if found_on != "the network itself" or not _turned(network, inputs):
+        if not itself or not _turned(network, inputs):
             raise
-        return _discover(network, inputs, found_on, decoder=decoder)
+        discovery = _discover(network, inputs, found_on, decoder=decoder)
+    several = any("; one can be read" in layer.problem for layer in discovery.layout.layers)
+    if itself and several and _hides_cross_attentions(network, inputs):
+        discovery = _discover(network, inputs, found_on, decoder=decoder)
+    return discovery
+
+
+def _hides_cross_attentions(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> bool:
+    """Let modules with keys of another sequence not be noticed where one attention of their block remains."""
+    names: list[str] = []
+    with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
+        for block in _blocks(network, record(network, inputs(2))):
+            modules = [seen.module for _, seen in block.attentions if seen.module is not None]
+            crossing = cross_attentions(block.call, len(block.attentions))
+            if len(modules) != len(crossing):
+                continue
+            between = {module for module, crosses in zip(modules, crossing, strict=True) if not crosses}
+            if len(between) != 1:
+                continue
+            for name, module in block.call.module.named_modules():
+                # A module around both attentions would hide both.
+                if name and module in modules and not between & set(module.modules()):
+                    names.append(f"{block.call.name}.{name}" if block.call.name else name)
+    hide_cross_attentions(network, names)
+    return bool(names)
 
 
 def _turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> bool:
@@ -253,7 +279,7 @@ def _discovered(
         streams=streams,
         outside=_outside(network, quiet_blocks, first),
         # A small copy may put other numbers of its own tokens beside those of an input.
-        first_token=first_token(network, enter, inputs(2), start.x)
+        first_token=first_token(network, enter, inputs(2))
         if found_on == "the network itself" and start.x is not None
         else None,
     )

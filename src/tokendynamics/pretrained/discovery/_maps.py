@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tokendynamics.pretrained._torch_attention import turn_like
+from tokendynamics.pretrained._torch_attention import run_like
 from tokendynamics.pretrained.network import weight_is_a_method
 
 _EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
@@ -443,5 +443,5 @@ def in_single_precision(network: nn.Module, *, values: bool = True) -> nn.Module
     """
     packed = [module for module in network.modules() if is_packed(module) and width_read(module) is not None]
     copied = copy.deepcopy(network, {id(module): unpacked(module, values=values) for module in packed})
-    turn_like(copied, network)
+    run_like(copied, network)
     return nn.Module.float(copied)  # transformers' own refuses networks with packed weights

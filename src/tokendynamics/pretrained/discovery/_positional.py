@@ -124,14 +124,13 @@ def embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tenso
     return read[0] if read else None
 
 
-def first_token(network: nn.Module, first: str, inputs: Mapping[str, Any], states: Tensor) -> int | None:
+def first_token(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> int | None:
     """Return where the first token of an input stands among what the first block reads.
 
     Args:
         network: Whose own tokens may stand before or behind those of the input.
         first: Name of the module that reads the states first.
         inputs: Arguments of the forward pass.
-        states: What that module read of them.
 
     Returns:
         None where the network adds no tokens, reads no token ids, or one id changes other places than one.
@@ -140,7 +139,8 @@ def first_token(network: nn.Module, first: str, inputs: Mapping[str, Any], state
         LayoutNotFoundError: The network puts tokens of its own among those of the input, or changes their order.
     """
     ids = ids_in(inputs)
-    if ids is None or states.ndim != _AXES or not 1 < ids.shape[1] < states.shape[1]:
+    states = None if ids is None else embedded(network, first, inputs)
+    if ids is None or states is None or states.ndim != _AXES or not 1 < ids.shape[1] < states.shape[1]:
         return None
     least, count = int(ids.min()), int(ids.max() - ids.min()) + 1
     places = []

@@ -271,7 +271,8 @@ def _with_other_last(states: Tensor, axis: int) -> Tensor:
     generator = torch.Generator().manual_seed(_SEED)
     changed = states.clone()
     last = changed.select(axis, -1)
-    last += states.std() * torch.randn(last.shape, generator=generator).to(last)
+    size = states.std()
+    last += torch.where(size > 0, size, 1.0) * torch.randn(last.shape, generator=generator).to(last)
     return changed
 
 

@@ -32,6 +32,18 @@ _OF_LARGEST = 0.5
 """Share of the largest change that the query and the key of the changed token must have."""
 
 
+def other_states(states: Tensor) -> Tensor:
+    """Return states in another direction, also of some whose features are all alike, such as zeros that are filled.
+
+    >>> other_states(torch.tensor([1.0, 2.0, 4.0])).tolist(), other_states(torch.zeros(3)).tolist()
+    ([4.0, 1.0, 2.0], [-1.0, 0.0, 1.0])
+    """
+    rolled = states.roll(1, dims=-1)
+    if not torch.equal(rolled, states):
+        return rolled
+    return states + torch.linspace(-1.0, 1.0, states.shape[-1], dtype=states.dtype, device=states.device)
+
+
 def mixing_of(block: ModuleCall) -> Mixing:
     """Return which other tokens act on a token inside a block; "all tokens" where the block cannot be run by itself.
 
@@ -45,7 +57,7 @@ def mixing_of(block: ModuleCall) -> Mixing:
 
     def changed(token: int) -> Tensor:
         state = x.clone()
-        state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
+        state[:, token] = other_states(state[:, token]) + x.std()
         return state
 
     later = [token for token in (x.shape[1] // 2, x.shape[1] - 1) if token]
@@ -148,7 +160,7 @@ def mixes_besides(block: ModuleCall, attention: str, target: str) -> bool:
 
     several = [x, x.clone(), x.clone()]
     for states, token in zip(several[1:], (0, -1), strict=True):
-        states[:, token] = x[:, token].roll(1, dims=-1) + x.std()
+        states[:, token] = other_states(x[:, token]) + x.std()
     with Hooks() as hooks:
         for name, act in ((attention, hold), (target, lambda states: given.append(states.clone()))):
             hooks.after(block.module.get_submodule(name.removeprefix(prefix)), act)
@@ -169,8 +181,25 @@ def keys_of_another_sequence(block: ModuleCall) -> bool:
         return False
     keys: list[Tensor] = []
     with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
-        outputs = _outputs(block, [block.x, block.x.roll(1, dims=-1)])
+        outputs = _outputs(block, [block.x, other_states(block.x)])
     return outputs is not None and len(keys) == 2 and torch.equal(*keys)
+
+
+def cross_attentions(block: ModuleCall, count: int) -> list[bool]:
+    """Tell of each attention of a block whether its keys stay as they are when the block's states are others.
+
+    Args:
+        block: Its call. None is known to where it cannot be run by itself, or gives several streams of states.
+        count: How many attentions ran in it.
+    """
+    keys: list[Tensor] = []
+    if block.x is None or block.beside:
+        return [False] * count
+    with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
+        outputs = _outputs(block, [block.x, other_states(block.x)])
+    if outputs is None or len(keys) != 2 * count:
+        return [False] * count
+    return [torch.equal(one, other) for one, other in zip(keys[:count], keys[count:], strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +333,7 @@ def attends_by_token(block: ModuleCall) -> Literal["yes", "heads first", "no"]:
 
     def change(states: Tensor) -> Tensor:
         changed = states.clone()
-        changed[rows, places] = states[rows, places].roll(1, dims=-1) + states.std()
+        changed[rows, places] = other_states(states[rows, places]) + states.std()
         return changed
 
     with watching(block.module, lambda call: calls.append((call.query.clone(), call.key.clone())), of_w=True):
