@@ -17,7 +17,7 @@ from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.dynamics.engines import _fixed as fixed
 from tokendynamics.dynamics.engines.problem import Problem
 from tokendynamics.dynamics.engines.tableau import TABLEAUS, Coefficients, take_step
-from tokendynamics.spaces import Ellipsoid, Sphere
+from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
 # Many short steps: checking every call of every kernel would take most of the time.
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -243,3 +243,32 @@ def test_tokens_without_a_retraction_would_leave_the_ellipsoid_where_ov_is_negat
     np.testing.assert_allclose(flow.velocity(1.7 * start), near, rtol=1e-13, atol=1e-14)
     assert float((start * near).sum(dim=-1).abs().max()) < 1e-14
     assert math.isclose(float(near.norm()), float(flow.velocity(0.2 * start).norm()), rel_tol=1e-13)
+
+
+@pytest.mark.parametrize("method", ["dopri5", "dop853"])
+@pytest.mark.parametrize("space", [Free(), Sphere()], ids=["free", "sphere"])
+def test_a_flow_that_is_1024_times_as_fast_takes_the_same_steps_in_a_1024th_of_the_time(
+    space: Free | Sphere, method: str
+) -> None:
+    """A power of two changes no digit: states are equal to the last bit where the first guess scales with time."""
+    generator = torch.Generator().manual_seed(2)
+    qk, ov, start = (torch.randn(4, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    slow, fast = (
+        simulate(
+            Flow(Attention(qk, factor * ov), space), start, [0.0, 3.0 / factor], rtol=1e-6, engine="batched",
+            method=method,
+        )
+        for factor in (1.0, 1024.0)
+    )  # fmt: skip
+    assert slow.counts["right_hand_sides"] == fast.counts["right_hand_sides"]
+    np.testing.assert_array_equal(slow.states[-1], fast.states[-1])
+
+
+def test_slow_tokens_are_not_followed_in_short_steps() -> None:
+    """A token turns by a radian in 100 units of time: the first step is a part of those, not of one unit."""
+    turning = Attention(torch.zeros(2, 2, dtype=torch.float64), torch.tensor([[0.0, -0.01], [0.01, 0.0]]).double())
+    run = simulate(
+        Flow(turning, Free()), [[1.0, 0.0]], [0.0, 100.0], rtol=1e-6, atol=1e-6, engine="batched", method="dop853"
+    )
+    np.testing.assert_allclose(run.states[-1], [[math.cos(1.0), math.sin(1.0)]], rtol=0, atol=1e-6)
+    assert int(run.counts["accepted"]) <= 3

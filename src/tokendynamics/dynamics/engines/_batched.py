@@ -144,7 +144,12 @@ class _Block:
         return _Moving(local, y, t, h, slope, torch.ones_like(h), self.tried[local], self._values(field, y, t), field)
 
     def _first_step(self, field: Field, y: Tensor, t: Tensor, slope: Tensor, length: float) -> Tensor:
-        # Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, II.4: from the sizes of y, y' and y''.
+        """Guess the step whose error is a hundredth of what the tolerances allow, from the sizes of y, y' and y''.
+
+        The slope changes by itself in a time ``τ = |y'| / |y''|``, and a step h of order p errs by about
+        ``h |y'| (h / τ)^p``. Unlike in Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, II.4, a flow that is twice as
+        fast has half the step.
+        """
         size, speed = (self._in_tolerances(field, part, y) for part in (y, slope))
         tiny = (size < 1e-5) | (speed < 1e-5)
         guess = torch.where(tiny, torch.full_like(size, 1e-6), 0.01 * size / speed.clamp_min(1e-300)).clamp_max(length)
@@ -152,11 +157,11 @@ class _Block:
         guess = torch.where(torch.isfinite(guess), guess, torch.zeros_like(guess))
         ahead = field.velocity(y + guess[:, None, None].to(y) * slope, field_time(field, t + guess))
         bend = self._in_tolerances(field, ahead - slope, y) / guess
-        largest = torch.maximum(speed, bend)
-        power = 1.0 / self.problem.tableau.order
-        better = torch.where(largest <= 1e-15, (guess * 1e-3).clamp_min(1e-6), (0.01 / largest) ** power)
-        step = torch.minimum(100 * guess, better)
-        return torch.where(torch.isfinite(step), step, guess).clamp_max(length)
+        turning = speed / bend
+        better = turning * (0.01 / (speed * turning)) ** (1.0 / (self.problem.tableau.order + 1))
+        # Tokens that go straight ahead, or stand still, go no farther than a change of their own size.
+        step = torch.minimum(100 * guess, better.nan_to_num(torch.inf))
+        return torch.where(torch.isfinite(bend), step, guess).clamp_max(length)
 
     def _in_tolerances(self, field: Field, part: Tensor, *states: Tensor) -> Tensor:
         """Return the size (system,) of a change of states, in units of what the tolerances allow there.

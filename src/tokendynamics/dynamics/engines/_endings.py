@@ -36,6 +36,9 @@ def of_stuck(field: Field, y: Tensor, slope: Tensor, t: Tensor, finite: Tensor) 
     diverged = overflowing(field, y, t) | _at_its_pole(field, y, slope, t)
     if field.attention.weights == "exponential" and bool(diverged.any()):
         diverged = _leading_to_overflow(field, y, t, diverged)
+    if field.attention.weights == "exponential" and not bool((diverged | finite).all()):
+        # A stage goes as far as its slope is steep: exponentials of it overflow where the field itself is finite.
+        finite = finite | _finite(field.velocity(_small_multiple(y), t + 4 * _unit(t)))
     return {Status.DIVERGED: diverged, Status.NOT_FINITE: ~diverged & ~finite, Status.UNDERFLOW: ~diverged & finite}
 
 
@@ -65,8 +68,7 @@ def overflowing(field: Field, x: Tensor, t: Tensor | float) -> Tensor:
         return torch.zeros_like(largest, dtype=torch.bool)
     large = ~(largest < torch.finfo(x.dtype).max ** 0.25)
     if field.attention.weights == "exponential":
-        small = x.detach() * (_SMALL / largest)[..., None, None]
-        large |= ~_finite(field.velocity(x.detach(), t)) & _finite(field.velocity(small, t))
+        large |= ~_finite(field.velocity(x.detach(), t)) & _finite(field.velocity(_small_multiple(x), t))
     return large
 
 
@@ -74,13 +76,21 @@ _SMALL = 1e-3
 """Size of a state at which exponentials of its products are near 1."""
 
 
+def _small_multiple(x: Tensor) -> Tensor:
+    return x.detach() * (_SMALL / x.detach().abs().amax(dim=(-2, -1), keepdim=True))
+
+
+def _unit(t: Tensor) -> Tensor:
+    """Return the distance of a time from the next larger float."""
+    return torch.nextafter(t.abs(), torch.full_like(t, torch.inf)) - t.abs()
+
+
 def _at_its_pole(field: Field, y: Tensor, slope: Tensor, t: Tensor) -> Tensor:
     if field.geometry.bounded:
         return torch.zeros_like(t, dtype=torch.bool)
     state, change = (part.detach().double().flatten(start_dim=1) for part in (y, slope))
     growth = (state * change).sum(dim=-1) / state.square().sum(dim=-1)
-    unit = torch.nextafter(t.abs(), torch.full_like(t, torch.inf)) - t.abs()
-    return growth * unit * _RESOLVED >= 1
+    return growth * _unit(t) * _RESOLVED >= 1
 
 
 _STRIDE, _STRIDES = 0.02, 400
