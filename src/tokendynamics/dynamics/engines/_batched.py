@@ -147,8 +147,8 @@ class _Block:
         """Guess the step whose error is a hundredth of what the tolerances allow, from the sizes of y, y' and y''.
 
         The slope changes by itself in a time ``τ = |y'| / |y''|``, and a step h of order p errs by about
-        ``h |y'| (h / τ)^p``. Unlike in Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, II.4, a flow that is twice as
-        fast has half the step.
+        ``h |y'| (h / τ)^p``. Unlike the guess in Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I,
+        II.4, it is half as long in a flow that is twice as fast.
         """
         size, speed = (self._in_tolerances(field, part, y) for part in (y, slope))
         tiny = (size < 1e-5) | (speed < 1e-5)
