@@ -33,7 +33,7 @@ def _rate(mode: int, beta: float) -> float:
 def test_it_solves_its_equation(source: float, decay: float, time: float, beta: float, mode: int) -> None:
     """The slope of √(at/Y) I₁(2√(atY)) in t is a I₀(2√(atY)), from another function than the profile itself."""
     position, a = 1.0, _rate(mode, beta)
-    distance = math.log(math.expm1(decay) / math.expm1(decay * source)) if decay > 1e-6 else -math.log(source)
+    distance = math.log(math.expm1(decay) / math.expm1(decay * source)) if decay > 1e-300 else -math.log(source)
     slope = a * _kernel(position, source, decay) * iv(0, 2 * math.sqrt(a * time * distance))
 
     def inflow(at: float) -> float:
