@@ -243,6 +243,8 @@ def _parts(rng: np.random.Generator, layers: int, prompts: int, tokens: int, att
         {
             "update_ratio": (("prompt", "layer", "component"), ratio),
             "attention_received": (per_token, received * nothing),
+            "attention_accessible": ("prompt", np.full(prompts, attention)),
+            "token_count": (("prompt", "layer", "sinks"), np.full((prompts, layers + 1, 2), tokens)),
             "attention_uniform": (per_token, uniform * nothing),
             "massive_position": (("prompt", "layer"), position),
             "token_text": (("prompt", "token"), texts),

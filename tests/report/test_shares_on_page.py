@@ -195,7 +195,7 @@ def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
         ("shares-chart", "one prompt cannot show which similarity is its own"),
         ("shares-consensus", "one prompt cannot show which similarity is its own"),
         ("components-chart", "one prompt cannot show which similarity is its own"),
-        ("attention-chart", "the attention weights of this network are not accessible"),
+        ("attention-chart", "the attention weights between the tokens are not accessible"),
     ):
         part = figure_of(page, ident)
         assert why in part
