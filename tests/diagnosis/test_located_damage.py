@@ -25,11 +25,13 @@ from diagnosis.located_damage import (
     healthy,
     noise,
     planted,
+    rounded,
     without_layer,
 )
 from pretrained import families
 from report.reading import page_of
 from tokendynamics.diagnosis import Comparison
+from tokendynamics.diagnosis.comparing._tensors import block_differences, standing_out
 
 SEEDS = range(9)
 
@@ -270,6 +272,34 @@ def test_damage_is_located_beside_what_keeps_the_function() -> None:
     other = PRESERVING["signs of heads"](other.double(), 1).float()
     other.encoder.layer[2].output.dense.weight.data *= 1.05
     assert located(td.compare(whole, other, texts=PROMPTS, heads=False)) == (3, "feed_forward", None)
+
+
+@pytest.mark.parametrize(("layers", "times", "named"), [((5,), 1.2, 1), ((2, 5, 9), 1.2, 0), ((2, 5, 9), 2.5, 3)])
+def test_noise_that_varies_over_several_layers_locates_nothing(
+    layers: tuple[int, ...], times: float, named: int
+) -> None:
+    """Rounding errors are larger where a few elements are: integers of 8 bits of SmolLM2 named its first attention."""
+    draw, pairs = torch.Generator().manual_seed(0), []
+    for layer in range(12):
+        tensors = {name: torch.randn(60, 60, generator=draw) for name in ("one.weight", "two.weight", "three.weight")}
+        size = {name: 0.01 * (times if layer in layers and name == "one.weight" else 1.0) for name in tensors}
+        noisy = {name: x + size[name] * torch.randn(x.shape, generator=draw) for name, x in tensors.items()}
+        pairs.append((tensors, noisy))
+    outliers = standing_out(block_differences(pairs).table)
+    assert len(outliers) == named
+    assert {layer for layer, _ in outliers} <= set(layers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_real_network_in_integers_names_no_layer(bits: int) -> None:
+    whole = td.load("smollm2")
+    other: Any = copy.deepcopy(whole.with_head)
+    rounded(bits)(other, torch.Generator())
+    texts = ["The dog sleeps in the sun all day.", "It rains a lot in May.", "Two and two make four, they say."]
+    comparison = td.compare(whole, td.load(other, tokenizer=whole.tokenizer), texts=texts, heads=False)
+    assert comparison.first_layer == 0
+    assert "none differs unlike those of other layers" in str(comparison)
 
 
 def test_a_norm_is_named_in_words() -> None:

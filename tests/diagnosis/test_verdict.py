@@ -261,8 +261,14 @@ def test_a_part_is_credited_only_where_its_interval_leaves_out_nought(measured: 
 def test_a_single_text_that_collapses_is_named(measured: xr.Dataset) -> None:
     table = with_end(measured, consensus_relative=0.25)
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.97, 0.0]
-    words = "In 1 of 4 texts the tokens converge to one direction: “three” (κ of that text alone is at least 0.97)."
+    words = "In 1 of 4 texts the tokens converge to one direction: “three” (κ of that text alone is 0.97)."
     assert any(words in entry.text for entry in judge(None, table).details)
+    both = table.copy(deep=True)
+    both.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.99, 0.97, 0.0]
+    words = (
+        "In 2 of 4 texts the tokens converge to one direction: “two” and “three” (κ of each alone is at least 0.97)."
+    )
+    assert any(words in entry.text for entry in judge(None, both).details)
     table.kappa_of_prompt.loc[{"layer": 0, "site": "feed_forward"}] = [0.0, 0.0, 0.95, 0.0]
     assert not any("converge" in entry.text for entry in judge(None, table).details)  # it was so from the start
     table.kappa_of_prompt.loc[{"layer": 0, "site": "feed_forward"}] = 0.0

@@ -29,6 +29,9 @@ FALSE_ALARMS = 1e-3
 _WAYS = 4
 """Ways of standing out: a tensor's scale from those of all tensors or of its name, its noise, a head's scale."""
 
+_MUCH_MORE = 2.0
+"""How many times more noise tensors of several layers have where that is no variation: integers of SmolLM2 give 1.2."""
+
 _UNLIKE = 3.0
 """Standard errors by which a scale that differs from those of all tensors also differs from those of its name."""
 
@@ -360,17 +363,15 @@ def _noise_standing_out(table: xr.Dataset) -> Bool[np.ndarray, "layer tensor"]:
 
     Noise on all weights that is in proportion to each tensor has a size that n elements show up to 1/√(2n), so that one
     tensor with more of it stands out far below `TIMES_OTHERS`. Sizes that vary by more than that are no such noise, and
-    show nothing. Noise of one absolute size is more, relatively, where a tensor is smaller: both sizes have to be more.
-
-    Args:
-        table: See `TensorDifferences.table`.
+    show nothing; those of several layers only from `_MUCH_MORE` on. Noise of one absolute size is more, relatively,
+    where a tensor is smaller: both sizes have to be more.
     """
     noise, errors, sizes = (table[name].values for name in ("tensor_noise", "tensor_noise_error", "tensor_size"))
     known = (table.tensor_difference.values > STORED) & (noise > 0) & np.isfinite(errors)
     if len(noise) <= 2 or not known.any():
         return np.zeros(noise.shape, dtype=bool)
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # medians without a value
-        deviations = []
+        deviations, ratios = [], np.full(noise.shape, np.inf)
         for sized in (noise, noise * sizes):
             logarithms = np.log(np.where(known, sized, np.nan))
             usual, error = (
@@ -378,11 +379,14 @@ def _noise_standing_out(table: xr.Dataset) -> Bool[np.ndarray, "layer tensor"]:
                 for values in (logarithms, np.where(known, errors, np.nan))
             )
             deviations.append((logarithms - usual) / error / with_median_of(known.sum(axis=0) - 1))
+            ratios = np.fmin(ratios, logarithms - usual)
     relative = deviations[0]
     compared = np.isfinite(relative)
     if not compared.any() or float(np.quantile(np.abs(relative[compared]), _MOST)) > _WIDER * _QUANTILE:
         return np.zeros(noise.shape, dtype=bool)
     more = beyond_noise(np.minimum(*deviations)) >= from_chance(int(compared.sum()))
+    if more.any(axis=1).sum() > 1:  # sizes vary, as rounding errors do with the largest elements of a tensor
+        more &= ratios >= np.log(_MUCH_MORE)
     # Factors of a gain that went into the columns of the next matrix, or back, are no noise.
     channels = table.tensor_channels.values
     return more & ~(np.isnan(channels) & (channels == 1).any(axis=1, keepdims=True))

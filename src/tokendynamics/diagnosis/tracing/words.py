@@ -282,10 +282,9 @@ def _single_texts(trace: xr.Dataset) -> Finding | None:
     if not alone or float(site.consensus_relative) >= CONSENSUS:
         return None
     named, noun = listing([f"“{name}”" for name in alone], most=MOST_TEXTS_NAMED), noun_in(trace)
-    text = (
-        f"In {len(alone)} of {plural(len(kappa), noun)} the tokens converge to one direction: {named} (κ of that "
-        f"{noun} alone is at least {fixed(float(kappa[converged].min()))})."
-    )
+    least = fixed(float(kappa[converged].min()))
+    size = f"κ of that {noun} alone is {least}" if len(alone) == 1 else f"κ of each alone is at least {least}"
+    text = f"In {len(alone)} of {plural(len(kappa), noun)} the tokens converge to one direction: {named} ({size})."
     return Finding(text, "shares", {"texts": alone})
 
 
