@@ -264,11 +264,25 @@ def test_a_flow_that_is_1024_times_as_fast_takes_the_same_steps_in_a_1024th_of_t
     np.testing.assert_array_equal(slow.states[-1], fast.states[-1])
 
 
-def test_slow_tokens_are_not_followed_in_short_steps() -> None:
-    """A token turns by a radian in 100 units of time: the first step is a part of those, not of one unit."""
+@pytest.mark.parametrize(("method", "order"), [("dopri5", 5), ("dop853", 8)])
+def test_the_first_step_errs_by_a_hundredth_of_the_tolerance(method: str, order: int) -> None:
+    """A token turns by a radian in 100 units of time, in which its velocity changes by itself; see `_first_step`."""
     turning = Attention(torch.zeros(2, 2, dtype=torch.float64), torch.tensor([[0.0, -0.01], [0.01, 0.0]]).double())
-    run = simulate(
-        Flow(turning, Free()), [[1.0, 0.0]], [0.0, 100.0], rtol=1e-6, atol=1e-6, engine="batched", method="dop853"
-    )
+    flow = Flow(turning, Free())
+    options: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-6, "engine": "batched", "method": method}
+    step = simulate(flow, [[1.0, 0.0]], [0.0, 100.0], max_steps=1, **options)
+    speed = 0.01 / 1e-6 / math.sqrt(2)
+    assert float(step.end_times) == pytest.approx((0.01 * 100**order / speed) ** (1 / (order + 1)), rel=1e-5)
+    run = simulate(flow, [[1.0, 0.0]], [0.0, 100.0], **options)
     np.testing.assert_allclose(run.states[-1], [[math.cos(1.0), math.sin(1.0)]], rtol=0, atol=1e-6)
-    assert int(run.counts["accepted"]) <= 3
+
+
+def test_a_token_that_goes_straight_ahead_first_goes_as_far_as_states_are_large() -> None:
+    """It attends to a token at rest alone: its velocity never changes, and any step is right."""
+    attention = Attention(torch.zeros(2, 2, dtype=torch.float64), 2 * EYE[:2, :2], mask=[[True, False], [True, False]])
+    start = [[0.01, 0.01], [1.0, 1.0]]
+    options: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-6, "engine": "batched"}
+    step = simulate(Flow(attention, Free(), frozen=[0]), start, [0.0, 1e4], max_steps=1, **options)
+    # Half of the entries are 1 and move by 0.02, the others are 0.01 and stay.
+    size, speed = math.hypot(1.0, 0.01), 0.02
+    assert float(step.end_times) == pytest.approx(size / speed, rel=1e-4)
