@@ -342,11 +342,18 @@ def page(diagnosis: Diagnosis) -> str:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One browser for all pages."""
     driver = started(tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
+
+
+@pytest.fixture(scope="module")
+def browser(driver: Any) -> Iterator[Any]:
+    """The browser, at no page afterwards: one that moves would take half a processor from all later tests."""
+    yield driver
+    driver.get("about:blank")
 
 
 @pytest.fixture
