@@ -66,6 +66,7 @@ def test_a_set_at_an_unknown_cost_is_named_with_its_effect() -> None:
     assert not bool(diagnosis.joint.reported.any())
 
 
+@pytest.mark.slow
 def test_low_similarity_is_no_advice_in_a_rank_collapse() -> None:
     """κ is 0 on a line whose two sides are alike in number: it says nothing of what would have to be done."""
     canvas = blank(Frame(depth=6, seed=409))

@@ -54,6 +54,7 @@ def test_a_tensor_outside_the_blocks_is_named(name: str, change: Callable[[Any],
     assert not any("rounded or trained slightly further" in text for text in words)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "inner", "embedding", "norm"),
     [

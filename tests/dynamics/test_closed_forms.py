@@ -104,6 +104,7 @@ def test_one_free_token_is_the_exponential_whatever_it_attends_with(causal, engi
     np.testing.assert_allclose(states(flow, start, engine=engine)[:, 0], wanted, rtol=0, atol=1e-10 * wanted.max())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dim", [2, 4])
 def test_two_tokens_on_the_sphere_meet_when_the_integral_says(dim, engine):

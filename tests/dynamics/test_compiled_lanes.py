@@ -206,6 +206,7 @@ def test_recorded_events_hang_on_their_system_alone():
         np.testing.assert_array_equal(alone.states[0, 0, :count], together.states[number, 0, :count])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_times_change_no_step(kind: str):
     case = Case.draw(kind, seed=7)

@@ -91,6 +91,7 @@ def test_a_pole_is_divergence_at_any_tolerance_and_whenever_it_comes(engine, rto
     assert run_result.reached.tolist() == [True, True, False]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_pole_is_divergence_in_single_precision(engine):
     start = np.array([[0.5, 0.0]], dtype=np.float32)

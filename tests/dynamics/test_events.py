@@ -262,6 +262,7 @@ def test_with_a_fixed_step_a_system_ends_after_the_step_that_meets_an_event():
     np.testing.assert_allclose(np.asarray(run.states)[1:, 0, 0], math.exp(0.7), rtol=1e-5)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "layers"])
 def test_of_several_events_the_earliest_counts_whatever_their_order(engine):
     flow = Flow(Attention(EYE, EYE), Free())

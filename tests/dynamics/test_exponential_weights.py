@@ -205,7 +205,7 @@ def test_a_token_that_falls_to_a_point_of_rest_faster_than_the_time_resolves_doe
     The stages of the last step reach as far as their slopes are steep: at some tolerances exponentials overflow there.
     """
     flow = td.Flow(td.Attention(_QK, _OV, weights="exponential", causal=True), td.Free(), frozen=[0])
-    for rtol in np.geomspace(1e-5, 1e-8, 6):
+    for rtol in (1e-5, 5e-7, 1e-8):
         options: dict[str, Any] = {"rtol": rtol, "atol": 1e-12, "engine": "batched", "method": method}
         run = td.simulate(flow, [[-2.0, -1.4], [-0.7, 0.4]], [0.0, 0.76, 1.0], **options)
         assert str(run.status) == "step size underflow", rtol

@@ -173,6 +173,7 @@ def test_a_function_with_jumps_is_asked_on_the_near_side():
     assert asked[0] < 1.0 < asked[1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize("first", [1e10, 1e13])

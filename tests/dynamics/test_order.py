@@ -138,6 +138,7 @@ ALL_ERRORS: dict[str, Any] = {"engine": "compiled", "rtol": 1e12, "atol": 1e12}
 """The step grows tenfold from a small one, until something else bounds it."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(
     ("method", "order", "lengths"), [("dop853", 8, (0.2, 0.17, 0.12)), ("dopri5", 5, (0.06, 0.04, 0.025))]
@@ -154,6 +155,7 @@ def test_compiled_steps_have_their_order(space, method, order, lengths):
     assert slope(np.array(lengths), errors) == pytest.approx(order, abs=0.3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("method", ["dop853", "dopri5", "bosh3"])
 @pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])

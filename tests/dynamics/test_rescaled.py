@@ -167,6 +167,7 @@ def test_without_logits_tokens_decay_to_their_mean(engine: Engine) -> None:
         np.testing.assert_allclose(run.tensor[:, index].numpy(), wanted, atol=1e-8)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", CONTROLLED)
 def test_two_opposite_tokens_have_the_limit_of_their_integral(engine: Engine) -> None:
     """Tokens ±x with ov = λ, qk = β: x' = λ x tanh(β x²).

@@ -222,6 +222,7 @@ class OfPlain(nn.Module):
         return self.head(turned(x))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("detr", [False, True])
 def test_blocks_with_tokens_first_have_the_numbers_of_the_same_with_inputs_first(detr: bool) -> None:
     prompts = [torch.randint(1, 30, (tokens,)).tolist() for tokens in (9, 4, 7, 9, 6, 3, 8)]

@@ -164,6 +164,7 @@ def test_every_link_and_every_matrix_lead_to_something(page: str) -> None:
     assert set(tables) <= identifiers
 
 
+@pytest.mark.slow
 def test_columns_have_one_number_of_places(
     built: str, examined: str, learned: tuple[list[LearningRecord], str]
 ) -> None:

@@ -224,6 +224,7 @@ def test_figure_2_compares_final_losses_seed_by_seed(flavours: tuple[Record, Rec
     assert record[name].ours == pytest.approx(sum(gaps) / 2, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_two_seeds_settle_no_claim_of_figure_2(flavours: tuple[Record, Record]):
     record, _ = flavours
     assert {quantity.verdict for quantity in record.compared} == {"cannot tell"}

@@ -85,6 +85,7 @@ def test_a_sample_is_drawn_from_the_probabilities_of_the_network_that_was_traine
     assert text == printable(task.tokenizer().decode(ids[CONTEXT:]), keep="\n\t")
 
 
+@pytest.mark.slow
 def test_tensorboard_has_every_sample_once_where_the_run_writes_curves(runs: tuple[Experiment, Path]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
