@@ -103,8 +103,8 @@ def _of_the_verdict(ckpt: Checkpoint, prompts: list[Tensor]) -> Comparison:
             whole = time.perf_counter() - start
         pairs.append((whole, whole - watch.seconds))
     return overhead(
-        f"trace, SmolLM2, {len(prompts)} prompts, with shares, κ, intervals, updates and attention received, against "
-        "the trace without them",
+        f"trace, SmolLM2, {len(prompts)} prompts, with shares, κ, intervals, places, updates and attention received, "
+        "against the trace without them",
         pairs[1:],
         at_most=1.03,
         error="the same run, less the time inside them",
@@ -113,6 +113,7 @@ def _of_the_verdict(ckpt: Checkpoint, prompts: list[Tensor]) -> Comparison:
 
 _MEASURES = (
     (measure, "share_variables"),
+    (measure, "place_variables"),
     (prompt_trace, "update_ratios"),
     (Gram, "sums_of_directions"),
     (ReceivedAttention, "__call__"),

@@ -189,7 +189,7 @@ def cosines_by_place(
     >>> [round(float(cosine[0, 1]), 6) for cosine in cosines_by_place(x, torch.ones(2, 3, dtype=torch.bool))]
     [1.0, 0.0]
     """
-    there, sums = counts.double(), directions.sum(dim=1, dtype=torch.float64)
+    there, sums = counts.double(), directions.sum(dim=1).double()  # in float64 it takes ten times as long
     same, shared = (directions.flatten(1) @ directions.flatten(1).mT).double(), there @ there.mT
     others = torch.outer(there.sum(dim=1), there.sum(dim=1)) - shared
     known = (shared > 0) & (others > 0) & ~torch.eye(len(counts), dtype=torch.bool)

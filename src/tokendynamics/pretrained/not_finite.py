@@ -38,7 +38,7 @@ def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
         raise ArgumentValueError(name, "a mask that hides no token", f"one that hides {plural(count, 'token')}", advice)
     for layer, (attention, after) in enumerate(zip(states.attention, states.feed_forward, strict=True)):
         where = f"layer {layer}" if layer else "the embedding"
-        if layer and not unread(attention):
+        if layer and not _unread(attention):
             check_finite_state(ckpt, attention, where, "states after its attention")
         check_finite_state(ckpt, after, where, "states after its last part" if layer else "states")
     if states.final_norm is not None:
@@ -60,9 +60,14 @@ def check_gated_pass(gated: Gates, passed: GatedPass) -> None:
         check_logits(gated, passed.logits, "the language head")
 
 
-def unread(site: Tensor) -> bool:
+def _unread(site: Tensor) -> bool:
     """Tell whether the states at a site were not read: all of them are NaN."""
-    return bool(site.isnan().all())
+    return not _has_finite_sum(site) and bool(site.isnan().all())
+
+
+def _has_finite_sum(values: Tensor) -> bool:
+    """Tell whether the sum is finite, and every number with it: one pass, where a mask of all numbers takes several."""
+    return math.isfinite(float(values.sum()))
 
 
 def check_finite_state(ckpt: Checkpoint | Gates, values: Tensor, where: str, what: str) -> None:
@@ -77,7 +82,7 @@ def check_finite_state(ckpt: Checkpoint | Gates, values: Tensor, where: str, wha
     Raises:
         CheckpointError: One of them is a NaN or an infinity.
     """
-    if bool(values.isfinite().all()):
+    if _has_finite_sum(values) or bool(values.isfinite().all()):
         return
     config, dtype = ckpt.config, ckpt.dtype
     came = "nan" if bool(values.isnan().any()) else "an infinity"

@@ -379,5 +379,8 @@ def _mean_pair_cosine(gram: Gram, counted: Bool[Tensor, " token"]) -> Float[Tens
     count = int(counted.sum())
     if count < 2:
         return torch.full_like(gram.size[:, 0], torch.nan)
-    sums = gram.sums_of_directions(counted.expand_as(gram.size))
-    return (sums.square().sum(dim=-1) - count) / (count * (count - 1))
+    if gram.cosines is not None:
+        total = gram.cosines[:, counted][..., counted].sum(dim=(-2, -1))
+    else:
+        total = gram.sums_of_directions(counted.expand_as(gram.size)).square().sum(dim=-1)
+    return (total - count) / (count * (count - 1))
