@@ -17,7 +17,7 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 from beartype import BeartypeConf, beartype
-from jaxtyping import jaxtyped
+from jaxtyping import TypeCheckError, jaxtyped
 
 PACKAGES = ("tokendynamics", "reproductions")
 COMPILED = ("tokendynamics.dynamics.engines.compiled.",)
@@ -52,13 +52,28 @@ def checked(subject: Callable) -> Callable:
             subject.__code__ = plain.__code__
             vars(subject).pop("__wrapped__", None)
         careful = careful or _checked(plain)  # at the first call: many functions are never called
-        return careful(*args, **named)
+        return _refusing(careful, plain, args, named)
 
     subject.__code__ = _HANDS_ON.replace(
         co_consts=tuple(first if const == "first" else const for const in _HANDS_ON.co_consts), co_name=plain.__name__
     )
     subject.__wrapped__ = plain
     return subject
+
+
+def _refusing(careful: Callable, plain: Callable, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Call a function with its check; what the check finds is no error where the function itself refuses the call."""
+    try:
+        return careful(*args, **named)
+    except TypeCheckError as error:
+        if not getattr(error, "seen", False):  # by the function that was called wrongly, not by those around it
+            error.seen = True  # type: ignore[attr-defined]
+            try:
+                plain(*args, **named)
+            except Exception as refusal:
+                if type(refusal).__module__.startswith(PACKAGES):
+                    raise
+        raise
 
 
 def _rarely(record: type, plain: Callable[..., None]) -> type:
@@ -86,7 +101,7 @@ def _wrapped(subject: Callable) -> Callable:
             return subject(*args, **named)
         left -= 1
         careful = careful or _checked(subject)
-        return careful(*args, **named)
+        return _refusing(careful, subject, args, named)
 
     return called
 

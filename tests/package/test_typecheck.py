@@ -8,11 +8,14 @@ from importlib.util import find_spec, module_from_spec
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
+from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics.arguments import as_count
 from typecheck import CALLS, checked
 
 
@@ -32,6 +35,22 @@ def test_a_shape_a_type_and_a_result_that_are_not_those_written_are_refused() ->
             careful(x, y)
     with pytest.raises(TypeCheckError, match="return value of"):
         careful(torch.ones(4, 3), torch.ones(3))
+
+
+def test_a_call_that_the_function_refuses_itself_is_refused_in_its_words() -> None:
+    @checked
+    def rooted(x: int) -> float:
+        return as_count(x, "x") ** 0.5
+
+    @checked
+    def around(x: Any) -> float:
+        return rooted(x)
+
+    for function in (rooted, around):
+        with pytest.raises(ArgumentTypeError, match="x: expected"):
+            function("four")
+        with pytest.raises(TypeCheckError):  # an integer of NumPy is none of Python's, and is taken for one
+            function(np.int64(4))
 
 
 def test_later_calls_are_not_checked() -> None:
