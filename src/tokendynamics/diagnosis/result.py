@@ -353,7 +353,12 @@ def stored_fields(folder: Path) -> dict[str, Any]:
             for name in there
         }
         _check_depth(fields, tables)
-        _check_parts(tables["trace"])
+        # Refuse the record of a layout that no page can ask which parts there are.
+        trace = tables["trace"]
+        norms_there(trace)
+        for part, layers in parts_there(trace).items():
+            if len(layers) != trace.sizes["layer"] - 1:
+                raise ArgumentValueError(f"trace {part}", f"{trace.sizes['layer'] - 1} layers", len(layers))
         fields |= tables
         if "levers" in tables:
             fields["levers"] = _levers(summary["levers"], tables["levers"], fields.pop("what_if", None))
@@ -399,14 +404,6 @@ def _deeper(values: Any, table: xr.Dataset) -> Deeper:
         {as_text(name, "refused"): as_text(why, "refused") for name, why in values["refused"].items()},
         undecoded,
     )
-
-
-def _check_parts(trace: xr.Dataset) -> None:
-    """Refuse the record of a layout that no page can ask which parts there are."""
-    norms_there(trace)
-    for part, layers in parts_there(trace).items():
-        if len(layers) != trace.sizes["layer"] - 1:
-            raise ArgumentValueError(f"trace {part}", f"{trace.sizes['layer'] - 1} layers", len(layers))
 
 
 def _check_depth(fields: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:

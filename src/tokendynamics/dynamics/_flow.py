@@ -71,12 +71,21 @@ class Flow:
         as_choice(projection, "projection", ("orthogonal", "remark_5_1"))
         self.attention, self.space = attention, space
         self.projection: Projection = projection
-        self.frozen = _as_indices(frozen)
+        if isinstance(frozen, str) or not isinstance(frozen, Sequence | np.ndarray):
+            raise ArgumentTypeError("frozen", "a list of tokens", type(frozen).__name__)
+        tokens = tuple(sorted(as_integer(token, "frozen", at_least=0) for token in frozen))
+        if len(set(tokens)) < len(tokens):
+            raise ArgumentValueError("frozen", "each token once", shown(tokens))
+        self.frozen = tokens
         of_paper = self.geometry.quadratic and not isinstance(space, Normalized)
         self.normalization = attention.normalization or ("paper" if of_paper else "plain")
         # What a function of time returns is known from the first time of a run on: see `beginning`.
         if attention.shape_is_known:
-            _check_metric(self.geometry, attention)
+            if self.geometry.metric is not None and self.geometry.metric.shape[-1] != attention.dim:
+                wanted = (
+                    f"a metric of shape ({attention.dim}, {attention.dim}) to fit qk, shape {tuple(attention.qk.shape)}"
+                )
+                raise ArgumentValueError("space", wanted, f"shape {tuple(self.geometry.metric.shape)}")
             if projection == "remark_5_1":
                 _check_remark_5_1(attention, self.geometry, repr(space))
 
@@ -266,15 +275,6 @@ _ON_SPACE = 64
 """Units of rounding by which a token may be off its space and counts as on it."""
 
 
-def _as_indices(frozen: ArrayLike) -> tuple[int, ...]:
-    if isinstance(frozen, str) or not isinstance(frozen, Sequence | np.ndarray):
-        raise ArgumentTypeError("frozen", "a list of tokens", type(frozen).__name__)
-    tokens = tuple(sorted(as_integer(token, "frozen", at_least=0) for token in frozen))
-    if len(set(tokens)) < len(tokens):
-        raise ArgumentValueError("frozen", "each token once", shown(tokens))
-    return tokens
-
-
 def _check_layer(states: Tensor) -> None:
     broken = ~torch.isfinite(states).all(dim=-1)
     if bool(broken.any()):
@@ -282,12 +282,6 @@ def _check_layer(states: Tensor) -> None:
         what = " lands on zero, which has no direction" if lost else " overflows"
         came = f"one in which {first_token(broken)}{what}"
         raise ArgumentValueError("x", "states with a next layer", came, "take a smaller tau")
-
-
-def _check_metric(geometry: Geometry, attention: Attention) -> None:
-    if geometry.metric is not None and geometry.metric.shape[-1] != attention.dim:
-        wanted = f"a metric of shape ({attention.dim}, {attention.dim}) to fit qk, shape {tuple(attention.qk.shape)}"
-        raise ArgumentValueError("space", wanted, f"shape {tuple(geometry.metric.shape)}")
 
 
 def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> None:

@@ -108,7 +108,8 @@ class Draws:
         numbers = np.empty((len(self.systems), count))
         with np.errstate(over="ignore"):
             seed, among = _mixed(np.array([self.noise.seed], dtype=np.uint64)), np.arange(count)
-            for part in _pieces(len(numbers), count):
+            size = max(1, _PIECE // max(1, count))
+            for part in (slice(start, start + size) for start in range(0, len(numbers), size)):
                 streams = _spread(_spread(seed, self.systems[part]), self.taken[part] + number)
                 words = _spread(streams[:, None], among)
                 # 53 bits, and a half so that 0 is not among them.
@@ -120,12 +121,6 @@ class Draws:
 _LARGEST = 1 - 2.0**-53
 _PIECE = 2**14
 """Numbers that are drawn at a time, so that what passes between operations stays in cache."""
-
-
-def _pieces(systems: int, count: int) -> list[slice]:
-    """Return the systems in pieces of about `_PIECE` numbers, of which each system has `count`."""
-    size = max(1, _PIECE // max(1, count))
-    return [slice(start, start + size) for start in range(0, systems, size)]
 
 
 @dataclass(frozen=True)

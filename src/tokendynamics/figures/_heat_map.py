@@ -73,7 +73,9 @@ def heat_map(
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['0', '2', '−1', '0']
     """
-    values = _checked_matrix(matrix)
+    values = to_numpy(as_tensor(matrix, "matrix", ndim_at_least=2, axes="(row, column)"))
+    if values.ndim != 2 or not values.size:
+        raise ArgumentValueError("matrix", "one matrix (row, column)", f"shape {values.shape}")
     if cells not in get_args(Cells):
         raise ArgumentValueError("cells", "one of " + ", ".join(map(repr, get_args(Cells))), repr(cells))
     if scale is not None and not scale > 0:
@@ -90,13 +92,6 @@ def heat_map(
     if label:
         colour_bar(figure, [panel], SIGNED, Normalize(-drawn.limit, drawn.limit), label)
     return figure
-
-
-def _checked_matrix(matrix: ArrayLike) -> np.ndarray:
-    values = to_numpy(as_tensor(matrix, "matrix", ndim_at_least=2, axes="(row, column)"))
-    if values.ndim != 2 or not values.size:
-        raise ArgumentValueError("matrix", "one matrix (row, column)", f"shape {values.shape}")
-    return values
 
 
 def _side(title: str, blocks: Mapping[str, int] | None, argument: str, total: int) -> Side:

@@ -92,7 +92,11 @@ def read_run(run: Run, *, space: Space | None, times: ArrayLike | None, system: 
         clock = None if times is None else read_times(times, states.shape[0])
     metric = _metric(space, states.shape[-1], index)
     if metric is not None:
-        _check_on_surface(states, metric)
+        defect = np.abs(np.einsum("...i,ij,...j->...", states, metric, states) - 1)
+        worst = np.unravel_index(int(defect.argmax()), defect.shape)
+        if defect[worst] > _OFF_SURFACE:
+            came = f"|y^T M y - 1| = {defect[worst]:.3g} at time {worst[0]}, token {worst[1]}"
+            raise ArgumentValueError("states", "tokens on the surface", came, "pass space=None for free tokens")
     return Recording(states, clock, metric, is_rescaled(run))
 
 
@@ -164,14 +168,6 @@ def _metric(space: Space | None, dim: int, index: tuple[int, ...]) -> np.ndarray
         came = f"metric {tuple(metric.shape)} and tokens of dim {dim}"
         raise ArgumentValueError("space", "a metric of shape (dim, dim)", came)
     return metric
-
-
-def _check_on_surface(states: np.ndarray, metric: np.ndarray) -> None:
-    defect = np.abs(np.einsum("...i,ij,...j->...", states, metric, states) - 1)
-    worst = np.unravel_index(int(defect.argmax()), defect.shape)
-    if defect[worst] > _OFF_SURFACE:
-        came = f"|y^T M y - 1| = {defect[worst]:.3g} at time {worst[0]}, token {worst[1]}"
-        raise ArgumentValueError("states", "tokens on the surface", came, "pass space=None for free tokens")
 
 
 _ELEVATION, _ASIDE = 22.0, 30.0

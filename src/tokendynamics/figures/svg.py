@@ -152,7 +152,12 @@ def draw(
     root = ElementTree.fromstring(svg_of(specification))  # noqa: S314
     if screen in {"narrow", "notebook"}:
         _drop_hover(root)
-    _mark_hits(root)
+    # What takes the pointer names the table that its numbers are read from.
+    for group in root.iter():
+        if _HIT.search(group.get("class", "")):
+            for mark in group:
+                mark.set("data-table", mark.get("aria-label", ""))
+                mark.set("data-class", "hit")
     _slim(root, tooltips=False)
     _rename_ids(root, ident)
     if float(root.attrib["width"]) < (least := _LEAST.get(screen, 0.0)):
@@ -165,15 +170,6 @@ def draw(
     elif screen:
         root.set("class", screen)
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # serialised, hence escaped
-
-
-def _mark_hits(root: ElementTree.Element) -> None:
-    """Turn the description of what takes the pointer into the name of the table that its numbers are read from."""
-    for group in root.iter():
-        if _HIT.search(group.get("class", "")):
-            for mark in group:
-                mark.set("data-table", mark.get("aria-label", ""))
-                mark.set("data-class", "hit")
 
 
 def _drop_hover(root: ElementTree.Element) -> None:

@@ -75,7 +75,10 @@ def over_time(
     >>> figure.axes[0].lines[0].get_ydata().tolist(), figure.axes[0].get_yscale()
     ([1.0, 0.1, 0.01], 'log')
     """
-    lines = _lines(values)
+    lines = to_numpy(as_tensor(values, "values", ndim_at_least=1, axes="(…, time)"))
+    if not lines.size:
+        raise ArgumentValueError("values", "at least one line and time", f"shape {lines.shape}")
+    lines = lines.reshape(-1, lines.shape[-1])
     clock = read_times(times, lines.shape[-1])
     _check_names(names, lines.shape[0])
     time_label, label = _checked_scales(log, clock, lines, time_label, label)
@@ -87,14 +90,6 @@ def over_time(
     if len(lines) > 1 or names:
         panel.legend(ncols=2 if len(names) > 3 else 1, columnspacing=1.2)
     return figure
-
-
-def _lines(values: ArrayLike) -> np.ndarray:
-    """Return the values as (line, time)."""
-    lines = to_numpy(as_tensor(values, "values", ndim_at_least=1, axes="(…, time)"))
-    if not lines.size:
-        raise ArgumentValueError("values", "at least one line and time", f"shape {lines.shape}")
-    return lines.reshape(-1, lines.shape[-1])
 
 
 def _curves(times: np.ndarray, lines: np.ndarray, names: Sequence[str], many: str) -> list[Curve]:

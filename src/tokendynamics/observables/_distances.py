@@ -153,7 +153,12 @@ def consensus(x: ArrayLike, reference: int = 0, signed: bool = False) -> Any:
     tokens, index = states.shape[-2], operator.index(reference)
     if not -tokens <= index < tokens:
         raise ArgumentValueError("reference", f"a token index from {-tokens} to {tokens - 1}", index)
-    result = _consensus(unit_rows(states.double()), index, signed)
+    unit = unit_rows(states.double())
+    chosen = unit[..., index, :].unsqueeze(-2)
+    disagreement = (unit - chosen).square().sum(dim=-1) / 2
+    if not signed:
+        disagreement = torch.minimum(disagreement, (unit + chosen).square().sum(dim=-1) / 2)
+    result = disagreement.mean(dim=-1)
     return like(result.to(states.dtype), x)
 
 
@@ -236,14 +241,6 @@ def first_token_function(agreement: ArrayLike) -> Any:
     values = as_tensor(agreement, "agreement")
     a = values.double()
     return like(((1 - a).square() * (2 + a) / 3).to(values.dtype), agreement)
-
-
-def _consensus(unit: Float[Tensor, "*system token dim"], index: int, signed: bool) -> Float[Tensor, "*system"]:
-    chosen = unit[..., index, :].unsqueeze(-2)
-    disagreement = (unit - chosen).square().sum(dim=-1) / 2
-    if not signed:
-        disagreement = torch.minimum(disagreement, (unit + chosen).square().sum(dim=-1) / 2)
-    return disagreement.mean(dim=-1)
 
 
 @typed_arguments

@@ -243,22 +243,21 @@ def _swapped(states: Any) -> Any:
 
 @dataclass
 class _Held:
-    """What is other about a module inside `apart`.
+    """What an attribute of a module, or its class, is outside of `apart`, and how many open blocks need another one.
 
-    Attributes:
-        names: Of its attributes.
-        former: Those of them that it had itself.
-        users: How many open blocks need it.
+    A block of `apart` around another one may have begun before what changes was found.
     """
 
-    names: tuple[str, ...]
-    former: dict[str, Any]
+    former: Any
     users: int = 0
 
 
-_held: WeakKeyDictionary[nn.Module, _Held] = WeakKeyDictionary()
+_held: WeakKeyDictionary[nn.Module, dict[str, _Held]] = WeakKeyDictionary()
 
 _changing = Lock()
+
+_ABSENT = object()
+"""The former value of an attribute that the module itself did not have."""
 
 _OF_TORCH = (
     *(nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerDecoder),
@@ -267,81 +266,37 @@ _OF_TORCH = (
 """What `apart` changes."""
 
 
-_with_tokens_first: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
-"""Networks that hand on states with the tokens first, and the names of their blocks."""
-
-_with_cross_attention: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
-"""Networks whose blocks have cross-attentions beside an attention, and the names of those that are no module of
-PyTorch's."""
-
-
-def hide_cross_attentions(network: nn.Module, modules: Sequence[str] = ()) -> None:
-    """Let attentions that read another sequence, beside those between the tokens, not be noticed inside `apart`.
-
-    Args:
-        network: What calls them.
-        modules: Their names; none to let each be noticed.
-    """
-    if modules:
-        _with_cross_attention[network] = tuple(dict.fromkeys(modules))
-    else:
-        _with_cross_attention.pop(network, None)
-
-
-def is_hidden(module: nn.Module) -> bool:
-    """Return whether a module is such a cross-attention; false outside of `apart`."""
-    return isinstance(module, _CrossAttention)
-
-
-def turn_blocks(network: nn.Module, blocks: Sequence[str] = ()) -> None:
-    """Let blocks that hand on states (token, input, feature) run inputs first inside `apart`.
-
-    A block whose attentions are PyTorch's, and which acts otherwise on each token alone, then gives the same states.
-
-    Args:
-        network: What calls the blocks.
-        blocks: Their names; none to let them run as they are.
-    """
-    if blocks:
-        _with_tokens_first[network] = tuple(dict.fromkeys(blocks))
-    else:
-        _with_tokens_first.pop(network, None)
-
-
-def run_like(network: nn.Module, other: nn.Module) -> None:
-    """Let the modules of a copy run as those of the network that it is a copy of."""
-    turn_blocks(network, _with_tokens_first.get(other, ()))
-    hide_cross_attentions(network, _with_cross_attention.get(other, ()))
-
-
 _INSIDE: ContextVar[bool] = ContextVar("_INSIDE", default=False)
 """Whether a network runs whose blocks turn their states: by itself a block is given the inputs first."""
 
 
-class _Calling:
-    """What a network with such blocks is besides inside `apart`."""
+class _SetsVariable:
+    """A mixin that sets a variable of the context to true while a module runs."""
+
+    variable: ContextVar[bool]
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
-        token = _INSIDE.set(True)
+        token = self.variable.set(True)
         try:
             return cast("Any", super()).__call__(*positional, **named)
         finally:
-            _INSIDE.reset(token)
+            self.variable.reset(token)
 
 
-class _CrossAttention:
-    """What a cross-attention beside another attention is besides inside `apart`."""
+class _Calling(_SetsVariable):
+    """The mixin, inside `apart`, of a network whose blocks turn their states."""
 
-    def __call__(self, *positional: Any, **named: Any) -> Any:
-        token = CROSSING.set(True)
-        try:
-            return cast("Any", super()).__call__(*positional, **named)
-        finally:
-            CROSSING.reset(token)
+    variable = _INSIDE
+
+
+class _CrossAttention(_SetsVariable):
+    """The mixin, inside `apart`, of a cross-attention beside another attention."""
+
+    variable = CROSSING
 
 
 class _TurnedBlock:
-    """What such a block is besides inside `apart`: its hooks, and what runs in it, see the inputs first."""
+    """The mixin, inside `apart`, of such a block: its hooks, and what runs in it, see the inputs first."""
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
         call: Any = cast("Any", super()).__call__
@@ -370,61 +325,63 @@ class _TurnedBlock:
         return tokens_first(output)
 
 
+_mixed_in: dict[type, WeakKeyDictionary[nn.Module, tuple[str, ...]]] = {
+    _TurnedBlock: WeakKeyDictionary(),
+    _CrossAttention: WeakKeyDictionary(),
+}
+"""For each network the names of its modules with a mixin: blocks that hand on states with the tokens first, and
+cross-attentions beside an attention that are no module of PyTorch's."""
+
+
+def _mix_in(kind: type, network: nn.Module, modules: Sequence[str]) -> None:
+    if modules:
+        _mixed_in[kind][network] = tuple(dict.fromkeys(modules))
+    else:
+        _mixed_in[kind].pop(network, None)
+
+
+def hide_cross_attentions(network: nn.Module, modules: Sequence[str] = ()) -> None:
+    """Let attentions that read another sequence, beside those between the tokens, not be noticed inside `apart`.
+
+    Args:
+        network: What calls them.
+        modules: Their names; none to let each be noticed.
+    """
+    _mix_in(_CrossAttention, network, modules)
+
+
+def is_hidden(module: nn.Module) -> bool:
+    """Return whether a module is such a cross-attention; false outside of `apart`."""
+    return isinstance(module, _CrossAttention)
+
+
+def turn_blocks(network: nn.Module, blocks: Sequence[str] = ()) -> None:
+    """Let blocks that hand on states (token, input, feature) run inputs first inside `apart`.
+
+    A block whose attentions are PyTorch's, and which acts otherwise on each token alone, then gives the same states.
+
+    Args:
+        network: What calls the blocks.
+        blocks: Their names; none to let them run as they are.
+    """
+    _mix_in(_TurnedBlock, network, blocks)
+
+
+def run_like(network: nn.Module, other: nn.Module) -> None:
+    """Let the modules of a copy run as those of the network that it is a copy of."""
+    for kind, known in _mixed_in.items():
+        _mix_in(kind, network, known.get(other, ()))
+
+
 _classes: dict[tuple[type, type], type] = {}
 
 
-def _besides(kind: type, mixin: type) -> type:
-    """Return a class of modules, with a further way of being called, under the same name."""
+def _class_with(kind: type, mixin: type) -> type:
+    """Return a class of modules with a mixin, under the same name."""
     if (kind, mixin) not in _classes:
         names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
         _classes[kind, mixin] = type(kind.__name__, (mixin, kind), names)
     return _classes[kind, mixin]
-
-
-@dataclass
-class _Class:
-    """The class of a module outside of `apart`, its attentions with the tokens first, and how many open blocks need it.
-
-    A block of `apart` around another one may have begun before the blocks were found that turn their states.
-    """
-
-    former: type
-    attentions: list[Any]
-    users: int = 0
-
-
-_held_classes: WeakKeyDictionary[nn.Module, _Class] = WeakKeyDictionary()
-
-
-def _turned_modules(modules: Sequence[nn.Module]) -> list[tuple[nn.Module, type]]:
-    """Return which modules of a network are of another class inside `apart`, and what they are besides."""
-    changed: list[tuple[nn.Module, type]] = []
-    for known, mixin in ((_with_tokens_first, _TurnedBlock), (_with_cross_attention, _CrossAttention)):
-        for network in (module for module in modules if module in known) if known else ():
-            changed += [(network, _Calling)] if mixin is _TurnedBlock else []
-            changed += [(network.get_submodule(name), mixin) for name in known[network]]
-    return changed
-
-
-def _enter_class(module: nn.Module, mixin: type) -> None:
-    if module not in _held_classes:
-        inside: list[Any] = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
-        turning = [part for part in inside if mixin is _TurnedBlock and not part.batch_first]
-        _held_classes[module] = _Class(type(module), turning)
-        module.__class__ = _besides(type(module), mixin)
-        for attention in turning:
-            attention.batch_first = True
-    _held_classes[module].users += 1
-
-
-def _leave_class(module: nn.Module) -> None:
-    held = _held_classes[module]
-    held.users -= 1
-    if not held.users:
-        module.__class__ = held.former
-        for attention in held.attentions:
-            attention.batch_first = False
-        del _held_classes[module]
 
 
 @contextmanager
@@ -438,49 +395,72 @@ def apart(network: nn.Module) -> Iterator[None]:
         network: Any; one without such modules is not touched.
     """
     modules = list(network.modules())
-    other_classes = _turned_modules(modules)
-    if not other_classes and not any(isinstance(module, _OF_TORCH) for module in modules):
-        yield
-        return
     with _changing:
+        changes = _changes(modules)
+        changed = [(module, _enter(module, changes[module])) for module in changes]
+    try:
+        yield
+    finally:
+        with _changing:
+            for module, names in changed:
+                _leave(module, names)
+
+
+def _changes(modules: Sequence[nn.Module]) -> dict[nn.Module, dict[str, Any]]:
+    """Return what is other inside `apart`, by module and name, and those that an open block has changed already.
+
+    Under "__class__", the mixin.
+    """
+    changes: dict[nn.Module, dict[str, Any]] = {module: {} for module in modules if module in _held} if _held else {}
+    if any(isinstance(module, _OF_TORCH) for module in modules):
         turned = {attention for module in modules for attention in _turned_attentions(module)}
         inner = [
             [child for child in module.children() if isinstance(child, nn.MultiheadAttention)] for module in modules
         ]
         beside = {attention for several in inner if len(several) > 1 for attention in several}
-        changed = [module for module in modules if _enter(module, turned, beside)]
-        for module, mixin in other_classes:
-            _enter_class(module, mixin)
-    try:
-        yield
-    finally:
-        with _changing:
-            for module, _ in other_classes:
-                _leave_class(module)
-            for module in changed:
-                _leave(module)
+        changes |= {module: change for module in modules if (change := _change_of(module, turned, beside))}
+    for kind, known in _mixed_in.items():
+        for network in (module for module in modules if module in known) if known else ():
+            blocks = [network.get_submodule(name) for name in known[network]]
+            for module in (network, *blocks) if kind is _TurnedBlock else blocks:
+                mixin = _Calling if module is network else kind
+                changes.setdefault(module, {}).setdefault("__class__", mixin)
+            for part in (part for block in blocks for part in block.modules()) if kind is _TurnedBlock else ():
+                if isinstance(part, nn.MultiheadAttention) and not part.batch_first:
+                    changes.setdefault(part, {})["batch_first"] = True
+    return changes
 
 
-def _enter(module: nn.Module, turned: Collection[nn.Module], beside: Collection[nn.Module]) -> bool:
-    """Change a module that no other block has changed; return whether there is something to change."""
-    if module not in _held:
-        change, given = _change_of(module, turned, beside), vars(module)
-        if not change:
-            return False
-        _held[module] = _Held(tuple(change), {name: given[name] for name in change if name != "forward"})
-        given.update(change)
-    _held[module].users += 1
-    return True
+def _enter(module: nn.Module, change: dict[str, Any]) -> list[str]:
+    """Change what no other block has changed; return the names of all that is other now."""
+    held = _held.setdefault(module, {})
+    for name, value in change.items():
+        if name not in held:
+            of_class = name == "__class__"
+            held[name] = _Held(type(module) if of_class else vars(module).get(name, _ABSENT))
+            _put(module, name, _class_with(type(module), value) if of_class else value)
+    for attribute in held.values():
+        attribute.users += 1
+    return list(held)
 
 
-def _leave(module: nn.Module) -> None:
-    held, given = _held[module], vars(module)
-    held.users -= 1
-    if not held.users:
+def _leave(module: nn.Module, names: Sequence[str]) -> None:
+    held = _held[module]
+    for name in names:
+        held[name].users -= 1
+        if not held[name].users:
+            _put(module, name, held.pop(name).former)
+    if not held:
         del _held[module]
-        for name in held.names:
-            del given[name]
-        given.update(held.former)
+
+
+def _put(module: nn.Module, name: str, value: Any) -> None:
+    if name == "__class__":
+        module.__class__ = value
+    elif value is _ABSENT:
+        del vars(module)[name]
+    else:
+        vars(module)[name] = value
 
 
 def _change_of(module: nn.Module, turned: Collection[nn.Module], beside: Collection[nn.Module]) -> dict[str, Any]:

@@ -202,6 +202,7 @@ def comparison_page(comparison: Comparison) -> str:
         _states(comparison), _shares(comparison), heads_section(comparison), _parting(comparison),
         halved_section(comparison), _weights(comparison), _texts(comparison),
     )  # fmt: skip
+    record = comparison.manifest
     return render(
         "comparison.html.jinja",
         title=f"Comparison of {names}",
@@ -211,18 +212,13 @@ def comparison_page(comparison: Comparison) -> str:
         manifest=comparison.manifest,
         files=comparison.files,
         models=names,
-        facts=_facts(comparison),
+        facts=[
+            ("Reference", comparison.models[0]),
+            ("Measured", f"{moment(record.get('started'))}, in {duration(record.get('duration_seconds'))}"),
+            ("With", written(record.get("versions"))),
+        ],
         findings=[finding.text for finding in comparison.sentences],
     )
-
-
-def _facts(comparison: Comparison) -> list[tuple[str, str]]:
-    record = comparison.manifest
-    return [
-        ("Reference", comparison.models[0]),
-        ("Measured", f"{moment(record.get('started'))}, in {duration(record.get('duration_seconds'))}"),
-        ("With", written(record.get("versions"))),
-    ]
 
 
 def _states(comparison: Comparison) -> Section:

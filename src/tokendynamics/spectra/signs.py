@@ -65,7 +65,9 @@ def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise ArgumentValueError("tolerance", "a number from 0", tolerance)
     given = as_square(matrix, "matrix")
-    divisor = _safe_divisor(given)
+    # 1, or the largest entry where squares of the entries would overflow or vanish: signs do not depend on it.
+    largest = float(given.abs().amax())
+    divisor = 1.0 if largest == 0 or _SMALLEST_SAFE < largest < _LARGEST_SAFE else largest
     symmetric = symmetric_part(given.double() if divisor == 1.0 else given.double() / divisor)
     flat = symmetric.reshape(-1, *symmetric.shape[-2:])
     size = flat.shape[-1]
@@ -86,12 +88,6 @@ def symmetric_part(matrix: Float[Tensor, "*batch dim dim"]) -> Float[Tensor, "*b
     [[0.0, 1.0], [1.0, 0.0]]
     """
     return (matrix + matrix.mT).div_(2)
-
-
-def _safe_divisor(matrix: Float[Tensor, "*batch dim dim"]) -> float:
-    """1, or the largest entry where squares of the entries would overflow or vanish: signs do not depend on it."""
-    largest = float(matrix.abs().amax())
-    return 1.0 if largest == 0 or _SMALLEST_SAFE < largest < _LARGEST_SAFE else largest
 
 
 def _largest_eigenvalue(matrices: Float[Tensor, "batch dim dim"]) -> Float[Tensor, " batch"]:

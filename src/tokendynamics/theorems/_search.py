@@ -385,7 +385,9 @@ def _searched(
                 report(index * rounds + front.rounds, total, what)
                 _one_round(front, trial, family, count, (seed, index))
                 if place is not None:
-                    _write(place, settings, fronts)
+                    made_with = versions("tokendynamics", "torch", "numpy")
+                    with whole_file(place) as path:
+                        write_json(path, {"search": settings, "versions": made_with, "families": fronts})
         report(total, total, what)
     return fronts
 
@@ -399,12 +401,6 @@ def _one_round(front: _Front, trial: _Trial, family: Systems, count: int, seed: 
         front.climb(trial, family, count - fresh, source)
     front.keep(numbers, shortfalls)
     front.rounds += 1
-
-
-def _write(place: Path, settings: dict[str, Any], fronts: list[_Front]) -> None:
-    made_with = versions("tokendynamics", "torch", "numpy")
-    with whole_file(place) as path:
-        write_json(path, {"search": settings, "versions": made_with, "families": fronts})
 
 
 def _resumed(place: Path, settings: dict[str, Any]) -> list[_Front]:

@@ -128,7 +128,10 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     >>> str(outcomes_of(simulate(grows, [[1.0], [2.0]], np.linspace(0.0, 12.0, 13))))
     'diverged'
     """
-    return _classified(_without_noise(trajectory))
+    if trajectory.noise is not None and trajectory.noise.strength > 0:
+        wanted = "a run without noise: with it no token comes to rest"
+        raise ArgumentValueError("trajectory", wanted, f"one with {trajectory.noise}")
+    return _classified(trajectory)
 
 
 def _classified(trajectory: Trajectory) -> np.ndarray:
@@ -302,13 +305,6 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
         term = _rotary_norm(positions)
         definite = definite & (positions.scale != 0) & (smallest * (smallest - term) > (tokens - 1) * term**2 / 4)
     return np.asarray((invertible & definite).expand(attention.system_shape).numpy())
-
-
-def _without_noise(trajectory: Trajectory) -> Trajectory:
-    if trajectory.noise is not None and trajectory.noise.strength > 0:
-        wanted = "a run without noise: with it no token comes to rest"
-        raise ArgumentValueError("trajectory", wanted, f"one with {trajectory.noise}")
-    return trajectory
 
 
 def _matrix(matrices: Tensor) -> Tensor:

@@ -55,20 +55,16 @@ def out(*entries: str) -> Option:
             raise ArgumentValueError("--out", "the name of a folder", "an empty one", "'.' is the current one")
         folder, command = Path(value), context.command_path
         check_writable(folder)
-        _check_no_runs(folder, command)
+        # Refuse a folder with learned models that have no manifest yet: their command continues there.
+        learning = "tokendynamics circuits learn"
+        run_files = (*folder.glob("seed-*/record.json"), *folder.glob("seed-*/progress.pt"))
+        if run_files and command != learning:
+            wanted = f"a folder without results of other commands than {command}"
+            raise ArgumentValueError("--out", wanted, f"{folder} with results of {learning}", "choose another folder")
         check_free(folder, (*entries, PAGE), command, overwrite=context.params["overwrite"], argument="--out")
         return folder
 
     return Option(type=click.Path(file_okay=False), callback=checked)
-
-
-def _check_no_runs(folder: Path, command: str) -> None:
-    """Refuse a folder with learned models that have no manifest yet: their command continues there."""
-    learning = "tokendynamics circuits learn"
-    run_files = (*folder.glob("seed-*/record.json"), *folder.glob("seed-*/progress.pt"))
-    if run_files and command != learning:
-        wanted = f"a folder without results of other commands than {command}"
-        raise ArgumentValueError("--out", wanted, f"{folder} with results of {learning}", "choose another folder")
 
 
 def manifest_of(parameters: Mapping[str, Any], *, seed: int | None, started: datetime) -> dict[str, Any]:

@@ -99,7 +99,12 @@ def learn_command(
             lambda files: _print(records, evidences, out, files),
             shared=True,
         )
-    _fail_if_broken(records, out)
+    broken = [record for record in records if record.status != "finished"]
+    for record in broken:
+        where = out / f"seed-{record.seed}"
+        echo(f"error: seed {record.seed}: {record.status}; its last finite weights are in {where}", err=True)
+    if broken:
+        raise click.exceptions.Exit(1)
 
 
 def _run(
@@ -190,12 +195,3 @@ def _print(
         Text(f"Final loss: median {median} ({lowest} to {highest}); {solved} of {len(records)} solved the task.")
     )
     console.print(Text(f"{out}: {', '.join((*(f'seed-{record.seed}' for record in records), *files))}"))
-
-
-def _fail_if_broken(records: list[LearningRecord], out: Path) -> None:
-    broken = [record for record in records if record.status != "finished"]
-    for record in broken:
-        where = out / f"seed-{record.seed}"
-        echo(f"error: seed {record.seed}: {record.status}; its last finite weights are in {where}", err=True)
-    if broken:
-        raise click.exceptions.Exit(1)

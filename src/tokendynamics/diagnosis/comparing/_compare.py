@@ -309,6 +309,8 @@ def _comparison(
     effects = None if measured.heads is None else measured.heads.table
     labels = {"model": list(names), "other": list(names[1:])}
     prompts = together.traces[0].prompt.values.tolist()
+    named = zip(names[1:], measured.tensors or (), strict=False)
+    tables = {name: compared.table.drop_vars(NOT_SHOWN) for name, compared in named if not compared.why}
     return Comparison(
         models=names,
         descriptions=tuple(describe(ckpt) for ckpt in ckpts),
@@ -319,22 +321,15 @@ def _comparison(
         gaps=None if gaps is None else gaps.assign_coords(other=list(paired)),
         partings=partings,
         weights=None if weights is None else weights.assign_coords(labels),
-        tensors=_tensors_table(measured, names[1:]),
+        tensors=xr.concat(list(tables.values()), dim="other", join="outer").assign_coords(other=list(tables))
+        if tables
+        else None,
         halved=None if halved is None else halved.table.assign_coords(labels | {"prompt": prompts}),
         heads=None if effects is None else effects.assign_coords(model=list(names)),
         sentences=sentences_of(names, measured, verdicts, partings),
         conventions=conventions_in(measured),
         manifest=record,
     )
-
-
-def _tensors_table(measured: Measured, others: Sequence[str]) -> xr.Dataset | None:
-    """Return the differences of stored tensors of all networks that have some, over ``other``."""
-    named = zip(others, measured.tensors or (), strict=False)
-    tables = {name: compared.table.drop_vars(NOT_SHOWN) for name, compared in named if not compared.why}
-    if not tables:
-        return None
-    return xr.concat(list(tables.values()), dim="other", join="outer").assign_coords(other=list(tables))
 
 
 def _parting(first: Checkpoint, other: Checkpoint, measured: Measured, place: int) -> Parting | None:

@@ -146,17 +146,13 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
             blocks = block_differences(
                 [(ckpts[0].block_tensors(layer), other.block_tensors(layer)) for layer in layers]
             )
-            outside = _outside_differences(ckpts[0], other)
+            one, two = _outside_blocks(ckpts[0], other), _outside_blocks(other, ckpts[0])
+            alike = [name for name in one if name in two and one[name].shape == two[name].shape]
+            outside = {name: _relative_difference(one[name], two[name]) for name in alike}
             differences.append(replace(blocks, final_norm=_final_norm_differences(ckpts[0], other), outside=outside))
         except CheckpointError as error:
             differences.append(_nothing(str(error)))
     return tuple(differences)
-
-
-def _outside_differences(first: Checkpoint, other: Checkpoint) -> dict[str, float]:
-    one, two = (_outside_blocks(ckpt, beyond) for ckpt, beyond in ((first, other), (other, first)))
-    alike = [name for name in one if name in two and one[name].shape == two[name].shape]
-    return {name: _relative_difference(one[name], two[name]) for name in alike}
 
 
 def _outside_blocks(ckpt: Checkpoint, other: Checkpoint) -> dict[str, Tensor]:

@@ -209,6 +209,9 @@ def _as_dataset(name: str, trials: Trials, tried: Sequence[_Tried], costs: Costs
     for key, field in (("consensus_change", "kappa"), ("loss_change", "cost")):
         values, intervals = columns_of(getattr(trial, field) for trial in tried)
         variables |= {key: ("trial", values), f"{key}_interval": (("trial", "bound"), intervals)}
+    measured = sum(trial.status == MEASURED for trial in tried)
+    number, were = plural(measured, "remedy", "remedies"), "was" if measured == 1 else "were"
+    counted = f"{number} {were} measured on {plural(len(halves.measuring), halves.noun)}."
     attrs = {
         "model": name,
         "where": trials.where,
@@ -217,7 +220,7 @@ def _as_dataset(name: str, trials: Trials, tried: Sequence[_Tried], costs: Costs
         "budget": costs.budget,
         "loss_unit": costs.unit.strip(),
         **halves.facts,
-        "tried": (counted := _counted(tried, halves)),
+        "tried": counted,
         "summary": f"{_summary(tried, advised, trials, costs, halves)} {counted}",
     }
     table = xr.Dataset(variables, coords={"trial": np.arange(len(tried)), "bound": ["low", "high"]}, attrs=attrs)
@@ -260,12 +263,6 @@ def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, c
                 f"{costs.unit}{costs.above(best.cost)}."
             )
     return words
-
-
-def _counted(tried: Sequence[_Tried], halves: Halves) -> str:
-    measured = sum(trial.status == MEASURED for trial in tried)
-    were = "was" if measured == 1 else "were"
-    return f"{plural(measured, 'remedy', 'remedies')} {were} measured on {plural(len(halves.measuring), halves.noun)}."
 
 
 _LITTLE_SHARED = ("No remedy is recommended because tokens of one", "No change is needed to avoid consensus")

@@ -73,7 +73,12 @@ def attention_seen(
     (('prompt', 'layer', 'head', 'token'), True)
     """
     ckpt = as_checkpoint(ckpt)
-    _check_shows(ckpt)
+    # The weights seen in a layer may not be those between its tokens.
+    for number in ckpt.layout.attending:
+        layer = ckpt.layout.layers[number - 1]
+        if not layer.shows:
+            wanted = "a network whose attention between the tokens shows in every layer"
+            raise CheckpointError(ckpt.name, wanted, f"layer {number}: {layer.problem}")
     with reporting(progress) as report:
         prompts = named_prompts(texts, ckpt, report)
         named = tracked_if_many(prompts.items(), report, "reading the prompts")
@@ -83,15 +88,6 @@ def attention_seen(
             _of_prompt(ckpt, prompt, patterns) for prompt in tracked(given.values(), report, "watching the attention")
         ]
     return _as_dataset(ckpt, rows, list(prompts))
-
-
-def _check_shows(ckpt: Checkpoint) -> None:
-    """Refuse a network in a layer of which the weights that would be seen are not those between its tokens."""
-    for number in ckpt.layout.attending:
-        layer = ckpt.layout.layers[number - 1]
-        if not layer.shows:
-            wanted = "a network whose attention between the tokens shows in every layer"
-            raise CheckpointError(ckpt.name, wanted, f"layer {number}: {layer.problem}")
 
 
 def _check_fit(ckpt: Checkpoint, tokens: Mapping[str, int], patterns: bool) -> None:

@@ -73,7 +73,11 @@ def _interval(
         if noise is not None:
             halves = noise.of_step(before + step, y)
             y = noise.displaced(y, halves[0], h / 2)
-        y, tried = _step(field, method, y, since, h, t)
+        tried: list[tuple[Tensor, Tensor]] = []  # the states at which the field was evaluated, with their slopes
+        for row, node in zip(method.stages, method.nodes, strict=True):
+            state = y + h * _combined(row, tried)
+            tried.append((state, field.velocity(state, min(since + node * h, t))))
+        y = y + h * _combined(method.weights, tried)
         y = field.project(y) if retraction else y
         if noise is not None and halves is not None:
             y = noise.displaced(y, halves[1], h / 2)
@@ -81,17 +85,6 @@ def _interval(
         if not bool(systems.alive.any()):
             return step + 1
     return count
-
-
-def _step(
-    field: Field, method: Coefficients, y: Tensor, t: float, h: float, until: float
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Return the new states, and the states at which the field was evaluated with their slopes."""
-    tried: list[tuple[Tensor, Tensor]] = []
-    for row, node in zip(method.stages, method.nodes, strict=True):
-        state = y + h * _combined(row, tried)
-        tried.append((state, field.velocity(state, min(t + node * h, until))))
-    return y + h * _combined(method.weights, tried), tried
 
 
 def _combined(weights: Tensor, tried: list[tuple[Tensor, Tensor]]) -> Tensor | float:

@@ -156,7 +156,12 @@ def run(problem: Problem) -> Outcome:
 
     Steps that LSODA rejects inside a step are not known: there is no count of them, but their right-hand sides count.
     """
-    outcome, field = Outcome.blank(problem), _in_double(problem.field)
+    outcome, field, place = (
+        Outcome.blank(problem),
+        problem.field,
+        {"dtype": torch.float64, "device": torch.device("cpu")},
+    )
+    field = replace(field, attention=field.attention.to(**place), geometry=field.geometry.to(**place))
     (systems, tokens, dim) = problem.start.shape
     small = tokens * dim <= LARGEST_DENSE
     names = ("right_hand_sides", "jacobians", "accepted")
@@ -391,8 +396,3 @@ def _extents(field: Field, tokens: int, dim: int) -> np.ndarray:
         return np.ones(tokens * dim)
     metric = field.geometry.metric.reshape(-1, dim, dim)[0]
     return np.tile(torch.linalg.inv(metric).diagonal().sqrt().numpy(), tokens)
-
-
-def _in_double(field: Field) -> Field:
-    place = {"dtype": torch.float64, "device": torch.device("cpu")}
-    return replace(field, attention=field.attention.to(**place), geometry=field.geometry.to(**place))

@@ -278,7 +278,9 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
         )
     _check_refusals(engine, problem, chosen)
     if engine == "sde":
-        return engine, _with_noise(problem)
+        how = "a step of the flow by Heun's method between two halves of Brownian motion, of weak order 2"
+        looked = "; events are looked at where steps end" if problem.events or problem.recorded else ""
+        return engine, replace(problem, tableau=TABLEAUS["heun"], notes=(f"with noise, {how}{looked}",))
     methods, method = ENGINES[engine].methods, problem.tableau.name
     if methods and method not in methods:
         having = " or ".join(f"{name} (by step=)" if name == "fixed" else name for name in having_method(method))
@@ -299,12 +301,6 @@ def _check_refusals(engine: str, problem: Problem, chosen: str) -> None:
     if engine == "sde":
         raise UnsuitableEngineError("noise", f"none for {refused}", "noise")
     raise UnsuitableEngineError("engine", f"{_engines_for(problem)} for {refused}", chosen)
-
-
-def _with_noise(problem: Problem) -> Problem:
-    how = "a step of the flow by Heun's method between two halves of Brownian motion, of weak order 2"
-    looked = "; events are looked at where steps end" if problem.events or problem.recorded else ""
-    return replace(problem, tableau=TABLEAUS["heun"], notes=(f"with noise, {how}{looked}",))
 
 
 def _engines_for(problem: Problem) -> str:

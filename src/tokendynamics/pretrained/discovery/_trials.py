@@ -341,7 +341,10 @@ def attends_by_token(block: ModuleCall) -> Literal["yes", "heads first", "no"]:
         if block.beside and outputs is not None:  # of several streams, each may be that of the keys
             calls.clear()
             positional, named = block.arguments
-            alike = tree_map(lambda value: _changed_alike(value, x, change), (positional, named))
+            alike = tree_map(
+                lambda value: change(value) if isinstance(value, Tensor) and value.shape == x.shape else value,
+                (positional, named),
+            )
             outputs = [x, x] if all(_runs(block.module, given) for given in ((positional, named), alike)) else None
     if outputs is None or len(calls) != 2:
         return "yes"
@@ -351,10 +354,6 @@ def attends_by_token(block: ModuleCall) -> Literal["yes", "heads first", "no"]:
     several = inputs > 1 and all(len(usual) > inputs for usual, _ in pairs)
     heads_first = several and all(_stands_at(usual, other, places, tokens, heads_first=True) for usual, other in pairs)
     return "heads first" if heads_first else "no"
-
-
-def _changed_alike(value: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Any:
-    return change(value) if isinstance(value, Tensor) and value.shape == x.shape else value
 
 
 def _runs(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:

@@ -131,11 +131,8 @@ def scored_ids(network: nn.Module, arguments: Mapping[str, Any]) -> int | None:
         network: Any.
         arguments: Of its forward pass, for two inputs.
     """
-    ids = Pack((0, 1), dict(arguments)).ids
-    if ids is None or ids.shape[1] < _FEWEST_TO_SCORE:
-        return None
     with quietly(network), torch.no_grad():
-        output, rows = _given_and_rows(network, arguments, ids)
+        ids, output, rows = _given_and_rows(network, arguments)
         for count in rows:
             scores, changed = logits_of(output, ids, count), ids.clone()
             changed[:, -1] = (ids[:, -1] + 1) % count
@@ -149,9 +146,14 @@ def scored_ids(network: nn.Module, arguments: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _given_and_rows(network: nn.Module, arguments: Mapping[str, Any], ids: Tensor) -> tuple[Any, list[int]]:
-    """Return what a network gives, and the numbers of rows of the tables that read its ids."""
-    rows: list[int] = []
+def _given_and_rows(network: nn.Module, arguments: Mapping[str, Any]) -> tuple[Tensor, Any, list[int]]:
+    """Return ids of several tokens, what a network gives for them, and how many rows the tables have that read them.
+
+    Without such ids there are no rows.
+    """
+    ids, rows = Pack((0, 1), dict(arguments)).ids, list[int]()
+    if ids is None or ids.shape[1] < _FEWEST_TO_SCORE:
+        return torch.empty(0), None, rows
 
     def note(table: nn.Module, given: tuple[Any, ...]) -> None:
         if given and isinstance(given[0], Tensor) and given[0].shape == ids.shape and bool((given[0] == ids).all()):
@@ -161,7 +163,7 @@ def _given_and_rows(network: nn.Module, arguments: Mapping[str, Any], ids: Tenso
         for table in (module for module in network.modules() if isinstance(module, nn.Embedding)):
             hooks.callback(table.register_forward_pre_hook(note).remove)
         output = network(**copied(arguments))
-    return output, list(dict.fromkeys(rows))
+    return ids, output, list(dict.fromkeys(rows))
 
 
 def scores_last_place(network: nn.Module, arguments: Mapping[str, Any]) -> bool:
@@ -171,11 +173,8 @@ def scores_last_place(network: nn.Module, arguments: Mapping[str, Any]) -> bool:
         network: Any.
         arguments: Of its forward pass, for two inputs.
     """
-    ids = Pack((0, 1), dict(arguments)).ids
-    if ids is None or ids.shape[1] < _FEWEST_TO_SCORE:
-        return False
     with quietly(network), torch.no_grad():
-        output, rows = _given_and_rows(network, arguments, ids)
+        ids, output, rows = _given_and_rows(network, arguments)
     return any(_last_scores(output, len(ids), count) is not None for count in rows)
 
 

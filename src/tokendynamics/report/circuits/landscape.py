@@ -34,7 +34,7 @@ def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Ta
             Cell(point.text),
             *cells([point.loss_per_column]),
             *(
-                _rough(value)
+                Cell(number(value, 2), f"{value:.6g}")
                 for value in (
                     classification.relative_gradient,
                     classification.lowest_curvature,
@@ -50,11 +50,6 @@ def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Ta
         "Flat directions", "Of these, symmetries", "Kind",
     )  # fmt: skip
     return Table("Members of the families; curvatures are eigenvalues of the Hessian", columns, rows)
-
-
-def _rough(value: float) -> Cell:
-    """Write two digits, since most of these are rounding errors."""
-    return Cell(number(value, 2), f"{value:.6g}")
 
 
 def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool) -> Figure:
@@ -129,6 +124,11 @@ def endings_figure(basins: Basins, marks: Mapping[str, tuple[float, float]]) -> 
         for name, (loss, per_token) in marks.items()
     ]
     question = "What is the final loss of each start?"
+    columns = ("Start", "Final loss", "Relative gradient", "Kind", "Status", "Evaluations")
+    rows = (
+        cells([run.start, run.loss, run.relative_gradient, run.kind, run.status, run.evaluations])
+        for run in basins.runs
+    )
     return Figure(
         "endings",
         question,
@@ -138,20 +138,11 @@ def endings_figure(basins: Basins, marks: Mapping[str, tuple[float, float]]) -> 
             [run.loss for run in runs], [_COLOURS.get(run.kind, MUTED) for run in runs], _LEAST,
             [loss for loss, _ in marks.values()], ("Starts, by final loss", "Final loss (log scale)"), keys,
         ),
-        _runs_table(basins),
+        Table("Every run", columns, tuple(rows)),
         title=f"{question} Final losses",
         description=f"{plural(len(runs), 'run')}, from {number(runs[0].loss if runs else None)} to "
         f"{number(runs[-1].loss if runs else None)}.",
     )  # fmt: skip
-
-
-def _runs_table(basins: Basins) -> Table:
-    columns = ("Start", "Final loss", "Relative gradient", "Kind", "Status", "Evaluations")
-    rows = (
-        cells([run.start, run.loss, run.relative_gradient, run.kind, run.status, run.evaluations])
-        for run in basins.runs
-    )
-    return Table("Every run", columns, tuple(rows))
 
 
 def stall_table(survey: LandscapeSurvey) -> Table:

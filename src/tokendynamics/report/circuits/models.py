@@ -303,12 +303,18 @@ def learning_report(
     model, head = shown.transformer, best_head(evidence) if evidence else 0
     about = f"The model shown below is that of seed {shown.seed}{why_chosen(len(records))}."
     stopped = f"The run stopped: {shown.status}. Its last finite weights are shown and were not measured."
+    recipe = shown.settings
+    steps, inner = plural(recipe.steps, "outer step"), plural(recipe.inner, "iteration")
     return CircuitsReport(
         question="is what it learned in the attention or in the feed-forward part?",
         name=shown.name.rpartition(", seed")[0],
         answer=_learned_answer(shown, evidence),
         findings=(*seeds.sentences, about, *(_evidence_findings(evidence) if evidence else (stopped,))),
-        facts=(*task_facts(shown.task), *_recipe_facts(shown), *model_facts(model)),
+        facts=(
+            *task_facts(shown.task),
+            ("Recipe", f"L-BFGS, {steps} of up to {inner}, each on {plural(recipe.batch, 'fresh sequence')}"),
+            *model_facts(model),
+        ),
         sections=(seeds, *([_instruments_section(evidence)] if evidence else []), *_weights_sections(model, head)),
         conventions=conventions(*_CONVENTIONS, "verdict"),
         manifest=manifest,
@@ -431,12 +437,6 @@ def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence
         "Seed", "Final loss", "Share of variance", "Solved", "Centred |correlation|", "Verdict", "Status", "Seconds",
     )  # fmt: skip
     return Table("Runs by seed", columns, rows)
-
-
-def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
-    recipe = record.settings
-    steps, inner = plural(recipe.steps, "outer step"), plural(recipe.inner, "iteration")
-    return (("Recipe", f"L-BFGS, {steps} of up to {inner}, each on {plural(recipe.batch, 'fresh sequence')}"),)
 
 
 @page_of.register(TaskComparison)

@@ -95,6 +95,10 @@ def _deeper_figure(measure: _Measure, deeper: Deeper) -> Figure:
     ]
     fits = _fits(deeper, shown, measure)
     fitted = [Key("fit of the half-life", "line", MUTED, width=1.0)] if fits else []
+    descriptions = [
+        f"{name}: {number(float(row[0]))} at the embedding, {number(float(row[end]))} at pass {count(end)}"
+        for name, row, end in zip(deeper.variants, measure.values, ends, strict=True)
+    ]
     return Figure(
         measure.ident,
         _QUESTION,
@@ -105,7 +109,7 @@ def _deeper_figure(measure: _Measure, deeper: Deeper) -> Figure:
         ),
         _table(measure, deeper, shown),
         title=f"{_QUESTION} {measure.label} over passes, for each variant",
-        description=_deeper_description(measure, deeper, ends),
+        description=f"{'; '.join(descriptions)}. The table below holds the values.",
         label=measure.label,
         keys=[*curve_keys(curves), *fitted],
     )  # fmt: skip
@@ -195,14 +199,6 @@ def _of_axis(deeper: Deeper, last: int, log: bool, drawn: int, floor: float) -> 
     if drawn < last:
         notes.append(f". {count(drawn)} of {count(last)} passes are drawn; the data file has all")
     return "".join(notes) + "."
-
-
-def _deeper_description(measure: _Measure, deeper: Deeper, ends: list[int]) -> str:
-    descriptions = [
-        f"{name}: {number(float(row[0]))} at the embedding, {number(float(row[end]))} at pass {count(end)}"
-        for name, row, end in zip(deeper.variants, measure.values, ends, strict=True)
-    ]
-    return f"{'; '.join(descriptions)}. The table below holds the values."
 
 
 def _table(measure: _Measure, deeper: Deeper, shown: list[int]) -> Table:

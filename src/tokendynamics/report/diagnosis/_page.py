@@ -46,6 +46,8 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
         HTML, to be stored as UTF-8.
     """
     model, sections = str(diagnosis.model["name"]), _sections(diagnosis)
+    # Earlier versions stored no advice.
+    lines = diagnosis.verdict.lines
     return render(
         "diagnosis.html.jinja",
         title=f"Diagnosis of {model}",
@@ -60,7 +62,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
         model=model,
         shape=f"{_shape(diagnosis.model)}, on {plural(diagnosis.trace.sizes['prompt'], 'prompt')}",
         verdict=diagnosis.verdict,
-        lines=_page_lines(diagnosis),
+        lines=[*lines, *(() if lines[-1][0] == "What to do" else (("What to do", levers_in_words(diagnosis)),))],
         layers=_layers(diagnosis),
         player=player(diagnosis.paths),
     )
@@ -114,12 +116,6 @@ def _architecture(model: Mapping[str, Any], normed: bool) -> str:
         if model.get(name) and (model["heads"] or model[name] != "none")
     ]
     return ", ".join(str(part) for part in parts if part)
-
-
-def _page_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Return what, why and what to do, for the first screen; earlier versions stored no advice."""
-    lines = diagnosis.verdict.lines
-    return [*lines, *(() if lines[-1][0] == "What to do" else (("What to do", levers_in_words(diagnosis)),))]
 
 
 def _layers(diagnosis: Diagnosis) -> dict[str, Any]:

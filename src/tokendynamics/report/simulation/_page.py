@@ -86,6 +86,10 @@ def simulation_page(trajectory: Trajectory, account: Account | None = None) -> s
     account = _of_trajectory(trajectory) if account is None else account
     run = shown(trajectory, account.system)
     endings = ends(run)
+    facts = [("Engine", run.engine), ("With", written(account.manifest.get("versions")))]
+    if "started" in account.manifest:
+        duration_in_words = duration(account.manifest.get("duration_seconds"))
+        facts.insert(0, ("Made", f"{moment(account.manifest['started'])}, in {duration_in_words}"))
     return render(
         "simulation.html.jinja",
         title=f"{account.title}: where do the tokens go?",
@@ -95,7 +99,7 @@ def simulation_page(trajectory: Trajectory, account: Account | None = None) -> s
         files=account.files,
         name=account.title,
         shape=f"{_shape(run)}, from t = {number(float(run.times[0]))} to {number(run.horizon)}",
-        facts=_facts(run, account.manifest),
+        facts=[(name, text) for name, text in facts if text],
         findings=[
             *findings(run, endings, account.certificates),
             *(f"Warning: {warning}." for warning in account.warnings),
@@ -121,13 +125,6 @@ def _statements(certificates: Sequence[Certificate]) -> list[Section]:
     columns = ("Statement", "Outcome", "Margin", "Tolerance", "Explanation")
     table = Table("Statements that apply to at least one system; a statement holds from margin 0 on", columns, rows)
     return [Section("statements", "Which statements of the theory held?", tables=(table,))] if rows else []
-
-
-def _facts(run: Shown, manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [("Engine", run.engine), ("With", written(manifest.get("versions")))]
-    if "started" in manifest:
-        facts.insert(0, ("Made", f"{moment(manifest['started'])}, in {duration(manifest.get('duration_seconds'))}"))
-    return [(name, text) for name, text in facts if text]
 
 
 @page_of.register(Simulation)

@@ -411,6 +411,8 @@ def study_page(result: StudyResult) -> str:
     record = result.manifest
     attributes = result.dataset.attrs
     specification = str(attributes.get("specification", ""))
+    arms, seeds = plural(len(result.arms), "arm"), plural(len(result.seeds), "seed")
+    better = "lower" if result.lower_is_better else "higher"
     return render(
         "training.html.jinja",
         title=f"{result.name}: {_PAGE_QUESTION}",
@@ -422,19 +424,11 @@ def study_page(result: StudyResult) -> str:
         kind="study",
         name=result.name,
         question=_PAGE_QUESTION,
-        shape=_shape(result),
+        shape=f"{arms}, each trained with {seeds}, and compared by {result.unit} on the test split: {better} is better",
         facts=[("Preset", str(attributes.get("preset", ""))), ("Reference", result.reference), *made(record)],
         answer=result.answer,
         findings=result.findings,
         details=result.details,
-    )
-
-
-def _shape(result: StudyResult) -> str:
-    better = "lower" if result.lower_is_better else "higher"
-    return (
-        f"{plural(len(result.arms), 'arm')}, each trained with {plural(len(result.seeds), 'seed')}, and compared by "
-        f"{result.unit} on the test split: {better} is better"
     )
 
 
