@@ -11,12 +11,28 @@ from torch import Tensor
 
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.observables import hemisphere_function, wendel_probability
+from tokendynamics.observables import hemisphere, hemisphere_function, wendel_probability
 from tokendynamics.spaces import Ellipsoid, Sphere
 from tokendynamics.theorems import certify, check
-from tokendynamics.theorems.statements._asymptotic_4_1 import NOT_TO_ZERO
-from tokendynamics.theorems.statements._asymptotic_5_1 import PRINTED_BASIN_COUNTEREXAMPLE
-from tokendynamics.theorems.statements.asymptotic_remark_4_2 import half_space_frequency
+
+NOT_TO_ZERO = {
+    "qk": [[1.0, 0.0], [0.0, 1.0]],
+    "ov": [[1.0, 0.0], [0.0, 1.0]],
+    "metric": [[0.25, 0.0], [0.0, 1.0]],
+    "start": [[2.0, 0.0], [1.2, 0.8], [1.6, -0.6]],
+    "direction": [2.0, 0.0],
+}
+"""A flow, a start and a direction v with v^T M v = 1 for which (13), non-increasing, goes to 1 − v·y* far below 0, not
+to 0 as a Lyapunov function of the consensus set would."""
+
+PRINTED_BASIN_COUNTEREXAMPLE = {
+    "qk": [[1.0, 0.0], [0.0, 1.0]],
+    "ov": [[1.0, 0.0], [0.0, 1.0]],
+    "angles": (0.0, 2.0, 3.7852751016621813),
+}
+"""Angles on the circle of three tokens, none of them at the antipode of token 1, of which the third converges to that
+antipode: token 2 drags it there. The printed basin, all starts with y_j ≠ −y_1, is therefore false for three
+tokens or more. The antipode is unstable, so in floating point the third token leaves it again after a long stay."""
 
 
 def on_circle(angles: Tensor) -> Tensor:
@@ -94,6 +110,13 @@ def test_the_gradient_identity_fails_on_the_sphere_unless_qk_is_the_identity() -
     run = simulate(Flow(Attention(eye, eye), Sphere()), start, np.array([0.0, 1.0]))
     (certificate,) = certify(run, statements=["asymptotic-3.1"])
     assert certificate.outcome == "holds"
+
+
+def half_space_frequency(tokens: int, dim: int, draws: int, *, seed: int) -> tuple[float, float]:
+    """Return how often uniform tokens shared an open half space, and the standard error of that frequency."""
+    starts = Sphere().sample(tokens, dim, (draws,), seed=seed)
+    probability = wendel_probability(tokens, dim)
+    return float((hemisphere(starts).margin > 0).double().mean()), math.sqrt(probability * (1 - probability) / draws)
 
 
 @pytest.mark.few(1)

@@ -16,7 +16,7 @@ import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.theorems import predict_equiangular, predict_two_clusters
 from tokendynamics.theorems.atlas._metastability import (
-    caps_of,
+    _caps_of_all,
     largest_cosine_allowed,
     times_of_caps,
     widest_group,
@@ -93,7 +93,7 @@ def test_tokens_in_caps_never_refute_a_statement(engine: Engine, rtol: float, we
 def test_three_caps_with_one_or_several_tokens_are_found() -> None:
     start = torch.cat([in_caps(1, 5, caps=3), in_caps(1, 5, caps=3)[:, :1]], dim=1)
     for system in start:
-        caps = caps_of(system, 20.0)
+        caps = _caps_of_all([system], [20.0])[0]
         assert len(caps.centers) == 3
         assert np.array_equal(caps.labels[::2][:3], np.unique(caps.labels[::2][:3]))
         gap = 1 - (system.numpy() * caps.centers[caps.labels]).sum(axis=-1)
@@ -215,7 +215,7 @@ def test_a_beta_at_which_the_times_overflow_is_handled(beta: float) -> None:
 
 
 def test_alpha_is_the_largest_cosine_between_the_caps_of_twice_the_width() -> None:
-    caps = caps_of(in_caps(5, 1)[0], 18.0)
+    (caps,) = _caps_of_all([in_caps(5, 1)[0]], [18.0])
     height = 1 - 2 * caps.epsilon
     turns = torch.linspace(0, 2 * torch.pi, 721).double()
     rims = []

@@ -14,7 +14,6 @@ from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.spaces import Free
 from tokendynamics.theorems import certify, check
 from tokendynamics.theorems.contraction import (
-    PRINTED_RATIO_COUNTEREXAMPLE,
     contraction_form,
     largest_ratio,
     norm_bound,
@@ -22,14 +21,43 @@ from tokendynamics.theorems.contraction import (
 from tokendynamics.theorems.outcomes import outcomes_of
 from tokendynamics.theorems.statements._positional_remark_3_2 import COUNTEREXAMPLE
 from tokendynamics.theorems.statements.positional_remark_3_5 import (
-    DIVERGING_COUNTEREXAMPLE,
-    EQUILIBRIUM_EXAMPLE,
-    RING_COUNTEREXAMPLE,
     observed_criterion,
     paper_conjecture,
 )
 
 TIMES = np.concatenate([[0.0], np.geomspace(0.1, 200.0, 67)])
+
+DIVERGING_COUNTEREXAMPLE = {"qk": [[1.0, 2.0], [-2.0, 1.0]], "ov": [[0.6, -0.8], [0.8, 0.6]], "x0": [[1.0, 0.0]]}
+"""A = qk · ov^{−1} has the symmetric part −I and qk_sym = I, but ov has the eigenvalues 0.6 ± 0.8i: one token, or any
+number of equal ones, moves by x' = ov x, and |x| = e^{0.6 t}."""
+
+RING_COUNTEREXAMPLE = {
+    "qk": [[1.0, 5.671281819617709], [-5.671281819617709, 1.0]],
+    "ov": [[-1.0, 0.0], [0.0, -1.0]],
+    "x0": [[1.5, 0.0], [-0.75, 1.299038105676658], [-0.75, -1.299038105676658]],
+}
+"""Three tokens at 120° with qk = a rotation by 80° over its cosine, and ov = −I. A_sym = −I and qk_sym = I, and every
+Re λ(V) is −1; yet the tokens run away from each other for ever. The ring keeps its shape, and its radius obeys
+r' = r (1 − 3 w(r²))/2 with w the weight of a token on itself, which tends to 0: |x| grows like e^{t/2}. So a V whose
+eigenvalues all have negative real parts is no proof of boundedness either."""
+
+EQUILIBRIUM_EXAMPLE = {
+    "qk": [[0.1, 0.1], [0.7, -0.3]],
+    "ov": [[0.0, 1.2], [-0.8, -0.8]],
+    "x0": [[-1.7, -0.8], [1.1, 0.3], [0.6, -0.9], [-0.3, 2.4]],
+}
+"""A third outcome, with qk_sym indefinite: tokens come to rest on a line on which q_qk = 0, where all weights are
+equal, with mean zero. With qk_sym definite and ov invertible zero is the only equilibrium (`positional` B.5)."""
+
+PRINTED_RATIO_COUNTEREXAMPLE = {
+    "qk": [[0.01, 0.0], [0.0, 0.01]],
+    "ov": [[-0.01, 0.0], [0.0, -0.01]],
+    "x0": [[1.0, 0.0], [-1.0, 0.0]],
+    "printed_c": 100.0,
+    "time": 0.5,
+}
+"""Here A = −I, so ‖x‖²_A = |x|² = 100 q_qk(x): the printed inequality ‖·‖²_A ≥ c‖·‖²_qk allows c = 100, and the bound
+with that c is 0.011 at t = 0.5, where ‖x‖²_A is still 0.9999. The right c, with q_qk ≥ c‖·‖²_A, is 0.01."""
 
 
 def run_of(example: dict, times: np.ndarray = TIMES) -> Trajectory:

@@ -13,12 +13,8 @@ from tokendynamics.numerics.tolerances import check_positive_definite
 
 def fitting_matrix(states: Tensor, matrix: ArrayLike, argument: str) -> Tensor:
     """Return `matrix` in float64 beside `states`, of shape (…, dim, dim) broadcasting against the systems."""
-    form = as_square(matrix, argument)
-    dim = states.shape[-1]
-    if form.shape[-1] != dim:
-        raise ArgumentValueError(argument, f"shape (…, {dim}, {dim}) to fit x", f"shape {tuple(form.shape)}")
-    _check_leading(states, form, 2, argument)
-    return _beside(states, form)
+    sizes = torch.Size((states.shape[-1], states.shape[-1]))
+    return _fitted(states, as_square(matrix, argument), 2, "", sizes, argument)
 
 
 def fitting_metric(states: Tensor, metric: ArrayLike) -> Tensor:
@@ -31,41 +27,37 @@ def fitting_metric(states: Tensor, metric: ArrayLike) -> Tensor:
 def fitting_vector(states: Tensor, vector: ArrayLike, argument: str) -> Tensor:
     """Return `vector` in float64 as states of one token, (…, 1, dim), broadcasting against the systems."""
     tensor = as_tensor(vector, argument, ndim_at_least=1, axes="(…, dim)")
-    dim = states.shape[-1]
-    if tensor.shape[-1] != dim:
-        raise ArgumentValueError(argument, f"shape (…, {dim}) to fit x", f"shape {tuple(tensor.shape)}")
-    _check_leading(states, tensor, 1, argument)
-    return _beside(states, tensor).unsqueeze(-2)
+    return _fitted(states, tensor, 1, "", states.shape[-1:], argument).unsqueeze(-2)
 
 
 def fitting_states(states: Tensor, other: ArrayLike, argument: str) -> Tensor:
     """Return `other` in float64: one vector per token of `states`, the systems broadcasting."""
-    tensor = as_states(other, argument)
-    if tensor.shape[-2:] != states.shape[-2:]:
-        wanted = f"shape (…, {states.shape[-2]}, {states.shape[-1]}) to fit x"
-        raise ArgumentValueError(argument, wanted, f"shape {tuple(tensor.shape)}")
-    _check_leading(states, tensor, 2, argument)
-    return _beside(states, tensor)
+    return _fitted(states, as_states(other, argument), 2, "", states.shape[-2:], argument)
 
 
 def fitting_points(states: Tensor, points: ArrayLike, argument: str) -> Tensor:
     """Return `points` in float64, of shape (…, point, dim): any number of them, the systems broadcasting."""
-    tensor = as_states(points, argument)
-    dim = states.shape[-1]
-    if tensor.shape[-1] != dim:
-        raise ArgumentValueError(argument, f"shape (…, point, {dim}) to fit x", f"shape {tuple(tensor.shape)}")
-    _check_leading(states, tensor, 2, argument)
-    return _beside(states, tensor)
+    return _fitted(states, as_states(points, argument), 2, "point, ", states.shape[-1:], argument)
 
 
-def _check_leading(states: Tensor, other: Tensor, own_axes: int, argument: str) -> None:
+def _fitted(states: Tensor, other: Tensor, axes: int, first: str, sizes: torch.Size, argument: str) -> Tensor:
+    """Return a tensor in float64 whose last axes have the sizes of those of states, and leading ones that broadcast.
+
+    Args:
+        states: What it has to fit.
+        other: The tensor.
+        axes: How many of its axes do not lead.
+        first: What an error calls those of them that have any size.
+        sizes: Of the others.
+        argument: What an error calls the tensor.
+    """
+    if other.shape[-len(sizes) :] != sizes:
+        wanted = f"shape (…, {first}{', '.join(map(str, sizes))}) to fit x"
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(other.shape)}")
     leading = states.shape[:-2]
     try:
-        np.broadcast_shapes(leading, other.shape[: other.ndim - own_axes])
+        np.broadcast_shapes(leading, other.shape[: other.ndim - axes])
     except ValueError:
         wanted = f"leading axes that broadcast against those of x, {tuple(leading)}"
         raise ArgumentValueError(argument, wanted, f"shape {tuple(other.shape)}") from None
-
-
-def _beside(states: Tensor, other: Tensor) -> Tensor:
     return other.to(device=states.device, dtype=torch.float64)

@@ -200,8 +200,6 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 _ADVICE = "does config.json belong to these weights?"
 
-Shapes = Mapping[str, tuple[int, ...]]
-
 
 class Weights:
     """Reads the tensors of a base model, whatever name or form they are stored in.

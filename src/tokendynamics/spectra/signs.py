@@ -199,29 +199,6 @@ def compress(
     return triangle[..., :rank], triangle[..., rank:]
 
 
-@typed_arguments
-def low_rank_inertia(left: ArrayLike, right: ArrayLike, *, tolerance: float | None = None) -> Inertia:
-    """Return the inertia of ``sym(left @ right^T)``, dim × dim, with the zeros beyond the factors' span.
-
-    Args:
-        left: Shape (…, dim, rank).
-        right: Shape (…, dim, rank).
-        tolerance: Absolute threshold of zero; default dim · eps · max|λ|.
-
-    Returns:
-        Inertia: three ints for one pair of factors, three int64 tensors of shape (…) for a batch.
-
-    Raises:
-        ArgumentValueError: See `low_rank_eigenvalues`.
-
-    >>> low_rank_inertia([[1.0], [0.0], [0.0]], [[0.0], [2.0], [0.0]])
-    Inertia(positive=1, negative=1, zero=1)
-    """
-    given = as_tensor(left, "left", ndim_at_least=2, axes="(…, dim, rank)")
-    values = low_rank_eigenvalues(left, right)
-    return count_signs(values, given.shape[-2], dtype=given.dtype, tolerance=tolerance)
-
-
 def count_signs(
     values: Float[Tensor, "*batch count"],
     dim: int,

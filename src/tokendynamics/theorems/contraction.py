@@ -88,15 +88,6 @@ def single_head_in_free_space(flow: Flow) -> tuple[Hypothesis, ...]:
 _ROUNDINGS = 16
 LARGEST_DEVIATION = 1e-4
 """Where ov is so ill-conditioned that rounding alone could deviate by more, a larger deviation is not excused."""
-PRINTED_RATIO_COUNTEREXAMPLE = {
-    "qk": [[0.01, 0.0], [0.0, 0.01]],
-    "ov": [[-0.01, 0.0], [0.0, -0.01]],
-    "x0": [[1.0, 0.0], [-1.0, 0.0]],
-    "printed_c": 100.0,
-    "time": 0.5,
-}
-"""Here A = −I, so ‖x‖²_A = |x|² = 100 q_qk(x): the printed inequality ‖·‖²_A ≥ c‖·‖²_qk allows c = 100, and the bound
-with that c is 0.011 at t = 0.5, where ‖x‖²_A is still 0.9999. The right c, with q_qk ≥ c‖·‖²_A, is 0.01."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +199,7 @@ def largest_ratio(form: ContractionForm) -> Tensor:
 
     It is the lowest eigenvalue of qk_sym relative to −A_sym; for A and qk symmetric, the lowest of −ov. The proof
     of `positional` B.3 prints the inequality the other way round, ‖·‖²_A ≥ c ‖·‖²_W, from which the bound does not
-    follow; see `PRINTED_RATIO_COUNTEREXAMPLE`.
+    follow.
     """
     root = torch.linalg.cholesky(-symmetric_part(form.matrix))
     half = torch.linalg.solve_triangular(root, symmetric_part(form.qk), upper=False)

@@ -263,6 +263,11 @@ class Share:
     low: float
     high: float
 
+    @property
+    def percent(self) -> str:
+        """The fraction as a percentage, with its interval."""
+        return percent_estimate(self.fraction, [self.low, self.high], CONFIDENCE)
+
 
 @dataclass(frozen=True, repr=False)
 class Basins(Readable):
@@ -299,11 +304,7 @@ class Basins(Readable):
     @property
     def findings(self) -> list[str]:
         """How many starts ended in each kind of point."""
-        return [
-            f"{share.kind}: {plural(share.count, 'start')}, "
-            f"{percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)}"
-            for share in self.shares
-        ]
+        return [f"{share.kind}: {plural(share.count, 'start')}, {share.percent}" for share in self.shares]
 
     @property
     def shares(self) -> tuple[Share, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape.basins import CONFIDENCE, Basins, Method, find_basins
+from tokendynamics.circuits.landscape.basins import Basins, Method, find_basins
 from tokendynamics.circuits.landscape.categories_only import (
     CategoriesOnly,
     check_interaction,
@@ -30,7 +30,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.progress import Progress
 from tokendynamics.results import Result
-from tokendynamics.words import listing, number, percent_estimate, plural
+from tokendynamics.words import listing, number, plural
 
 Section: TypeAlias = Literal["3.1", "3.2", "3.3"]
 Surveyed: TypeAlias = PositionsOnly | SoftmaxPositions | CategoriesOnly
@@ -263,8 +263,8 @@ def _on_infinity(basins: Basins, limit: float, total: float) -> str:
     if not basins.share("at infinity").count:
         return f"{trap} None of the {plural(len(basins.runs), 'start')} did. {defined}"
     return (
-        f"{trap} {_share(basins, 'at infinity')} of the starts run to infinity and "
-        f"{_share(basins, 'global minimum')} reach the global minimum. {defined}"
+        f"{trap} {basins.share('at infinity').percent} of the starts run to infinity and "
+        f"{basins.share('global minimum').percent} reach the global minimum. {defined}"
     )
 
 
@@ -276,7 +276,7 @@ def _softmax(landscape: SoftmaxPositions, basins: Basins) -> LandscapeSurvey:
         "The paper’s claim that descent does not get stuck holds only without a limit on time. From logits of −2, −4 "
         "and −6 for the previous token, "
         f"gradient flow leaves after the times {times}: about e² times later per unit of depth.",
-        f"{_share(basins, 'global minimum')} of the starts reach the global minimum within "
+        f"{basins.share('global minimum').percent} of the starts reach the global minimum within "
         f"{plural(basins.budget, 'step')}.",
     )
     return LandscapeSurvey("3.2", landscape, "No finite stationary point, but stalls", claims, basins, stalls=stalls)
@@ -286,7 +286,7 @@ def _categories(landscape: CategoriesOnly, basins: Basins) -> LandscapeSurvey:
     solved, shifted, mean = zero_loss(landscape), zero_loss(landscape, 2.0, 0.5), mean_predictor(landscape)
     rows = [] if landscape.causal else zero_row_sums(landscape)
     points = _classified(landscape, [solved, shifted, mean, no_output(landscape), *rows])
-    claims = [f"{_share(basins, 'global minimum')} of the starts reach the global minimum."]
+    claims = [f"{basins.share('global minimum').percent} of the starts reach the global minimum."]
     if rows:
         losses = listing([number(point.loss_per_column, 4) for point in rows])
         kinds = ", ".join(sorted({one.kind for point, one in points if point.family == "B"}))
@@ -309,8 +309,3 @@ def _categories(landscape: CategoriesOnly, basins: Basins) -> LandscapeSurvey:
 
 def _classified(landscape: Landscape, points: Sequence[StationaryPoint]) -> Points:
     return tuple((point, classify(landscape, point.attention, point.v)) for point in points)
-
-
-def _share(basins: Basins, kind: str) -> str:
-    share = basins.share(kind)
-    return percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)

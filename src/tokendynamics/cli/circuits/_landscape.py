@@ -16,7 +16,7 @@ from tokendynamics.cli._signature import Option, Positive, command
 from tokendynamics.cli._terminal import Console, table
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
 from tokendynamics.cli.circuits._options import LAWS, functional_of, law_of
-from tokendynamics.words import count, listing, number, percent_estimate, plural
+from tokendynamics.words import count, listing, number, plural
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.landscape.claims import LandscapeSurvey
@@ -107,17 +107,13 @@ def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
 
 
 def _print(survey: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> None:
-    from tokendynamics.circuits.landscape.basins import CONFIDENCE
-
     console, runs = Console(highlight=False), survey.basins
     console.print(Text(f"\n{survey.name}\n", style="bold"))
     console.print(_points(survey) if survey.points else _stalls(survey))
     title = f"{runs.method}, {plural(len(runs.runs), 'start')}"
     shown = _table(title, ("ends as", "starts", "share"), ("ends as",))
     for share in runs.shares:
-        shown.add_row(
-            share.kind, count(share.count), percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
-        )
+        shown.add_row(share.kind, count(share.count), share.percent)
     console.print(shown)
     reasons = listing([f"{number_of} {why}" for why, number_of in runs.statuses.items()])
     console.print(Text(f"Why {plural(len(runs.runs), 'run')} stopped: {reasons}"))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokendynamics.circuits.landscape.basins import CONFIDENCE, Basins, Share
+from tokendynamics.circuits.landscape.basins import Basins
 from tokendynamics.circuits.landscape.claims import LandscapeSurvey
 from tokendynamics.circuits.landscape.classification import Classification
 from tokendynamics.circuits.landscape.landscape import StationaryPoint
@@ -19,7 +19,7 @@ from tokendynamics.figures.rows import Intervals, Row
 from tokendynamics.figures.svg import Key
 from tokendynamics.report._page import conventions, page_of
 from tokendynamics.report.circuits.page import CircuitsReport, circuits_page, size_of_task
-from tokendynamics.words import number, percent_estimate, plural
+from tokendynamics.words import number, plural
 
 _COLOURS = {"global minimum": BLUE, "at infinity": ORANGE, "strict saddle": NEGATIVE}
 _LEAST = 1e-12
@@ -84,7 +84,7 @@ def basins_figure(basins: Basins) -> Figure:
     rows = [
         Row(
             share.kind, share.fraction, share.low, share.high,
-            f"{share.count} of {len(basins.runs)}: {_percent(share)}", _COLOURS.get(share.kind, MUTED),
+            f"{share.count} of {len(basins.runs)}: {share.percent}", _COLOURS.get(share.kind, MUTED),
         )
         for share in shares
     ]  # fmt: skip
@@ -99,7 +99,7 @@ def basins_figure(basins: Basins) -> Figure:
         Intervals(rows, (0.0, 1.0), bars=True, percent=True),
         _shares_table(basins),
         title=f"{question} Shares of {plural(len(basins.runs), 'start')}",
-        description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
+        description="; ".join(f"{share.kind} {share.percent}" for share in shares) + ".",
     )
 
 
@@ -153,10 +153,6 @@ def stall_table(survey: LandscapeSurvey) -> Table:
     columns = ("Depth", "Loss per token", "Gradient", "Time to leave", "End")
     start = "logits of −depth for the previous tokens and 0 for the others"
     return Table(f"Stalls of gradient flow from {start}; gradient: its norm over the previous tokens", columns, rows)
-
-
-def _percent(share: Share) -> str:
-    return percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
 
 
 def _shares_table(basins: Basins) -> Table:

@@ -133,11 +133,6 @@ class Caps:
     log_times: tuple[float, float]
 
 
-def caps_of(states: Tensor, beta: float) -> Caps:
-    """Find the caps of one system (token, dim) with the largest γ."""
-    return _best_caps(_candidates(states), beta)
-
-
 def _caps_of_all(systems: list[Tensor], betas: list[float]) -> list[Caps]:
     """Return the caps of each system; what does not depend on β is found once for equal neighbors."""
     candidates: list[list[_Candidate]] = []

@@ -44,15 +44,6 @@ HALF_DIAMETER = (
     "half the largest distance of two tokens (on the unit sphere, to which an ellipsoid is mapped) tends to 0"
 )
 """The condition that all tokens meet, in words."""
-NOT_TO_ZERO = {
-    "qk": [[1.0, 0.0], [0.0, 1.0]],
-    "ov": [[1.0, 0.0], [0.0, 1.0]],
-    "metric": [[0.25, 0.0], [0.0, 1.0]],
-    "start": [[2.0, 0.0], [1.2, 0.8], [1.6, -0.6]],
-    "direction": [2.0, 0.0],
-}
-"""A flow, a start and a direction v with v^T M v = 1 for which (13), non-increasing, goes to 1 − v·y* far below 0, not
-to 0 as a Lyapunov function of the consensus set would."""
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:

@@ -13,15 +13,6 @@ from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import exponential
 
-PRINTED_BASIN_COUNTEREXAMPLE = {
-    "qk": [[1.0, 0.0], [0.0, 1.0]],
-    "ov": [[1.0, 0.0], [0.0, 1.0]],
-    "angles": (0.0, 2.0, 3.7852751016621813),
-}
-"""Angles on the circle of three tokens, none of them at the antipode of token 1, of which the third converges to that
-antipode: token 2 drags it there. The printed basin, all starts with y_j ≠ −y_1, is therefore false for three
-tokens or more. The antipode is unstable, so in floating point the third token leaves it again after a long stay."""
-
 
 def causal_attention(flow: Flow) -> tuple[Hypothesis, ...]:
     """Return what theorem 5.1 and remark 5.1 suppose of the attention, whatever the space."""

@@ -196,16 +196,16 @@ def _deepest(space: Eigenspace, start: Tensor) -> np.ndarray | None:
     return space.basis @ direction.numpy() if float(margin) > 0 else None
 
 
-def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
+def expanding_hypothesis(flow: Flow) -> Hypothesis:
     """Measure whether V has a real positive eigenvalue (shared by the heads) at every system."""
-    expanding = expanding_directions(flow, time=time)
+    expanding = expanding_directions(flow)
     best = torch.where(expanding.valid, expanding.rates, -torch.inf).amax(dim=-1)
     shared = "" if flow.heads == 1 else ", with an eigenvector of ovᵀ and eigenvalues ≥ 0 common to all heads"
     claim = f"ov has a real positive eigenvalue{shared}"
     seen = expanding.valid.any(dim=-1)
     if bool(seen.all()):
         return measured.above(claim, best, 0.0, "the largest of them")
-    values = torch.linalg.eigvals(flow.attention.ov.matrix_at(time).detach().double().cpu().sum(dim=-3))
+    values = torch.linalg.eigvals(flow.attention.ov.matrix_at(0.0).detach().double().cpu().sum(dim=-3))
     highest = float(values.real.amax(dim=-1)[~seen].max())
     # Only the signs of all real parts prove that none exists; otherwise one may have escaped the search.
     none = "none exists" if highest < 0 else "none found"
@@ -231,9 +231,9 @@ def one_sided(expanding: ExpandingDirections, placed: Tensor) -> tuple[Tensor, T
     return rate, torch.where(fastest, depth, 0.0).amax(dim=-1)
 
 
-def growth_text(flow: Flow, placed: Tensor, token: str, time: float = 0.0) -> str:
+def growth_text(flow: Flow, placed: Tensor, token: str) -> str:
     """Say what the start makes of the bounds: growth at least at a rate, or none that is known."""
-    rate, depth = one_sided(expanding_directions(flow, placed, time), placed)
+    rate, depth = one_sided(expanding_directions(flow, placed), placed)
     if not bool((rate > 0).any()):
         return "no such n is known with all tokens strictly on one side, so growth does not follow"
     sided = (rate > 0).numpy()

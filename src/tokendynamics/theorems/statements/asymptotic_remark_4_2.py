@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import hemisphere, wendel_probability
-from tokendynamics.spaces import Sphere
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
@@ -20,21 +19,6 @@ DRAWN = "start drawn uniformly"
 FEWEST = 30
 """Systems from which on a frequency is compared with the probability."""
 _STANDARD_ERRORS = 4
-
-
-def half_space_frequency(tokens: int, dim: int, draws: int, *, seed: int) -> tuple[float, float]:
-    """Return how often uniform tokens shared an open half space, and the standard error of that frequency.
-
-    The Monte Carlo certificate of `asymptotic` remark 4.2: the frequency agrees with
-    `tokendynamics.observables.wendel_probability` to a few standard errors (those of the probability itself).
-
-    >>> half_space_frequency(3, 3, 50, seed=0)
-    (1.0, 0.0)
-    """
-    starts = Sphere().sample(tokens, dim, (draws,), seed=seed)
-    frequency = float((hemisphere(starts).margin > 0).double().mean())
-    probability = wendel_probability(tokens, dim)
-    return frequency, math.sqrt(probability * (1 - probability) / draws)
 
 
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:

@@ -22,33 +22,11 @@ from tokendynamics.theorems.outcomes import outcomes_of
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
 
-DIVERGING_COUNTEREXAMPLE = {"qk": [[1.0, 2.0], [-2.0, 1.0]], "ov": [[0.6, -0.8], [0.8, 0.6]], "x0": [[1.0, 0.0]]}
-"""A = qk · ov^{−1} has the symmetric part −I and qk_sym = I, but ov has the eigenvalues 0.6 ± 0.8i: one token, or any
-number of equal ones, moves by x' = ov x, and |x| = e^{0.6 t}."""
-
-RING_COUNTEREXAMPLE = {
-    "qk": [[1.0, 5.671281819617709], [-5.671281819617709, 1.0]],
-    "ov": [[-1.0, 0.0], [0.0, -1.0]],
-    "x0": [[1.5, 0.0], [-0.75, 1.299038105676658], [-0.75, -1.299038105676658]],
-}
-"""Three tokens at 120° with qk = a rotation by 80° over its cosine, and ov = −I. A_sym = −I and qk_sym = I, and every
-Re λ(V) is −1; yet the tokens run away from each other for ever. The ring keeps its shape, and its radius obeys
-r' = r (1 − 3 w(r²))/2 with w the weight of a token on itself, which tends to 0: |x| grows like e^{t/2}. So a V whose
-eigenvalues all have negative real parts is no proof of boundedness either."""
-
-EQUILIBRIUM_EXAMPLE = {
-    "qk": [[0.1, 0.1], [0.7, -0.3]],
-    "ov": [[0.0, 1.2], [-0.8, -0.8]],
-    "x0": [[-1.7, -0.8], [1.1, 0.3], [0.6, -0.9], [-0.3, 2.4]],
-}
-"""A third outcome, with qk_sym indefinite: tokens come to rest on a line on which q_qk = 0, where all weights are
-equal, with mean zero. With qk_sym definite and ov invertible zero is the only equilibrium (`positional` B.5)."""
-
 
 def paper_conjecture(flow: Flow) -> np.ndarray:
     """Return the paper's conjecture per system: "zero" if A_sym ≺ 0 and qk_sym ≻ 0, else "diverged".
 
-    Source: `positional` Remark 3.5. False: see `DIVERGING_COUNTEREXAMPLE`. "undecided" where A is undefined.
+    Source: `positional` Remark 3.5. False: see the statement's erratum. "undecided" where A is undefined.
     """
     form = contraction_form(flow)
     if flow.heads != 1:
@@ -61,8 +39,8 @@ def observed_criterion(flow: Flow) -> np.ndarray:
     """Judge by the criterion seen to decide: "diverged" if some Re λ(V) > 0, "bounded" if all are below 0.
 
     An observation on random draws with A_sym ≺ 0 and qk_sym ≻ 0, not a theorem: of 1365 with every Re λ(V) < 0 none
-    diverged, and nearly all with some Re λ(V) > 0 did; but see `RING_COUNTEREXAMPLE`. "undecided" where the largest is
-    0 to rounding, and for all Re λ(V) < 0 without those signs: with qk = ov = −I tokens do diverge.
+    diverged, and nearly all with some Re λ(V) > 0 did; but see the statement's erratum. "undecided" where the largest
+    is 0 to rounding, and for all Re λ(V) < 0 without those signs: with qk = ov = −I tokens do diverge.
     """
     return _by_spectrum(*largest_real_part(flow), paper_conjecture(flow))
 
