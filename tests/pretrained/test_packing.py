@@ -131,6 +131,28 @@ def test_a_live_network_is_tried_again_when_it_has_changed() -> None:
     assert checkpoint.packing == "none"
 
 
+def test_within_one_call_it_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Mean(0.0)
+    checkpoint = td.load(network, inputs=inputs)
+    with checkpoint.packing_kept():
+        for weight in (0.0, 0.5):
+            network.weight.data.fill_(weight)
+            assert checkpoint.packing == "any lengths with a mask"
+    assert checkpoint.packing == "equal shapes"
+    tried: list[object] = []
+
+    def tried_on(network: nn.Module, *given: Any, **named: Any) -> Any:
+        tried.append(network)
+        return packing_of(network, *given, **named)
+
+    monkeypatch.setattr("tokendynamics.pretrained._checkpoint.packing_of", tried_on)
+    models = [td.load(network_of("llama")[0]) for _ in range(2)]
+    td.diagnose(models[0], PROMPTS, baseline=None)
+    assert len(tried) == 1
+    td.compare(*models, texts=PROMPTS)
+    assert tried[1:] == [model.model for model in models]
+
+
 def test_half_precision_runs_each_prompt_alone(tmp_path: Path) -> None:
     network, _ = network_of("gpt2")
     with silenced():

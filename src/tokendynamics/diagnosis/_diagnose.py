@@ -189,7 +189,8 @@ def diagnose(
     chosen = (further, requested, baseline, {"loss": loss, "budget": budget})
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
+        with ckpt.packing_kept():
+            parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
     return _judged(ckpt, parts, truncate, further, command, started, in_force)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -183,6 +183,7 @@ class Checkpoint:
         self._network = network
         self._seen = discovery.seen
         self._verified: dict[int, AttentionLayout] = {}
+        self._packing: list[Packing] | None = None
         self.variant = Variant()
 
     def __repr__(self) -> str:
@@ -423,6 +424,23 @@ class Checkpoint:
 
         In half precision none may: company would show in the third digit.
         """
+        if self._packing is None:
+            return self._packing_now()
+        if not self._packing:
+            self._packing.append(self._packing_now())
+        return self._packing[0]
+
+    @contextmanager
+    def packing_kept(self) -> Iterator[None]:
+        """Try once which inputs may share a pass, for a block in which the network does not change."""
+        former = self._packing
+        self._packing = former or []
+        try:
+            yield
+        finally:
+            self._packing = former
+
+    def _packing_now(self) -> Packing:
         if self.dtype not in (torch.float32, torch.float64):
             return "none"
         if self._network.inputs is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import compress
@@ -171,8 +172,10 @@ def compare(
     """
     started = datetime.now(UTC)
     _check_count(models, baseline, dtypes)
-    with limited_threads(threads) as in_force, reporting(progress) as report:
+    with limited_threads(threads) as in_force, reporting(progress) as report, ExitStack() as kept:
         ckpts = _loaded(models, dtypes, device, allow_pickle, report, seed if baseline else None)
+        for ckpt in ckpts:
+            kept.enter_context(ckpt.packing_kept())
         texts = with_options(default_texts() if texts is None else texts, chat, window, special_tokens)
         called, prompts = _names(ckpts, names), [named_prompts(texts, ckpt, report) for ckpt in ckpts]
         together = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
