@@ -37,6 +37,8 @@ NUMERICAL := tests/attention tests/circuits tests/dynamics tests/modules tests/n
 PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
+# Many tests start Python again: with compiled files it starts faster, wherever these are switched off.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo dist docs picture papers reference census test test-all test-lowest test-portable lint script-types format bench clean $(PROCESSORS:%=portable-%)
 

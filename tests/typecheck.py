@@ -122,7 +122,7 @@ class _Decorating(ast.NodeTransformer):
 
 
 def _decorator(node: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Name("__checked__", ast.Load()), node)
+    return ast.copy_location(ast.Name("__checked__", ast.Load()), node)  # with a place, which compiling asks for
 
 
 class _Loader(SourceFileLoader):
@@ -130,7 +130,7 @@ class _Loader(SourceFileLoader):
         """Compile anew: what is kept beside the file is not decorated."""
         path = self.get_filename(fullname)
         tree = _Decorating().visit(ast.parse(self.get_data(path), path))
-        return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+        return compile(tree, path, "exec", dont_inherit=True)
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module)["__checked__"] = checked

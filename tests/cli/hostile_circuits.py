@@ -31,7 +31,7 @@ def npz(members: dict[str, bytes], *, compressed: bool = True) -> bytes:
     """A .npz file with any members."""
     buffer = io.BytesIO()
     method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-    with zipfile.ZipFile(buffer, "w", method) as archive:
+    with zipfile.ZipFile(buffer, "w", method, compresslevel=1) as archive:
         for name, content in members.items():
             archive.writestr(f"{name}.npy", content)
     return buffer.getvalue()
