@@ -189,8 +189,7 @@ def diagnose(
     chosen = (further, requested, baseline, {"loss": loss, "budget": budget})
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        with ckpt.packing_kept():
-            parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
+        parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
     return _judged(ckpt, parts, truncate, further, command, started, in_force)
 
 
@@ -251,19 +250,20 @@ def _parts(
     if not ckpt.streamed:
         Costs(ckpt, **charging)  # what is no loss is refused, not reported
     measured_networks()  # a damaged table is refused before the work
-    # The trace comes first: it runs all weights and refuses damaged ones of any layout.
-    table, given, rows = traced(ckpt, prompts, report, (*counting.values(),))
-    shared = _shared(ckpt, prompts, given, rows, requested.pop("directions"), report)
-    del rows  # all states
-    return {
-        "trace": table,
-        **shared,
-        "audit": _audited(ckpt, how, layers, report),
-        "paths": token_paths(ckpt, next(iter(prompts.values())), **counting),
-        **_gated(ckpt, prompts, counting, requested, charging, report),
-        "baseline": untrained_measures(ckpt, prompts, table, baseline, counting, report),
-        "deeper": None if further is None else _deeper(ckpt, prompts, further, counting, report),
-    }
+    with ckpt.packing_kept():
+        # The trace comes first: it runs all weights and refuses damaged ones of any layout.
+        table, given, rows = traced(ckpt, prompts, report, (*counting.values(),))
+        shared = _shared(ckpt, prompts, given, rows, requested.pop("directions"), report)
+        del rows  # all states
+        return {
+            "trace": table,
+            **shared,
+            "audit": _audited(ckpt, how, layers, report),
+            "paths": token_paths(ckpt, next(iter(prompts.values())), **counting),
+            **_gated(ckpt, prompts, counting, requested, charging, report),
+            "baseline": untrained_measures(ckpt, prompts, table, baseline, counting, report),
+            "deeper": None if further is None else _deeper(ckpt, prompts, further, counting, report),
+        }
 
 
 def _audited(ckpt: Checkpoint, how: list[Any], layers: list[int], report: Progress) -> xr.Dataset | Refused:
