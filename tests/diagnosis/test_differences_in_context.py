@@ -15,7 +15,8 @@ import tokendynamics as td
 from diagnosis.planted_damage import FAMILIES, LAYERS, blocks_of, network
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing._first_difference import Difference, Parting, _without_moved_factors
-from tokendynamics.diagnosis.comparing._tensors import FALSE_ALARMS, block_differences, standing_out
+from tokendynamics.diagnosis.comparing._outliers import FALSE_ALARMS, standing_out
+from tokendynamics.diagnosis.comparing._tensors import block_differences
 from tokendynamics.diagnosis.comparing.words import parting_finding, updates_finding
 
 PROMPTS = {

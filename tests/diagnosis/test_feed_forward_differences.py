@@ -17,8 +17,8 @@ from diagnosis.function_preserving import network_of as network
 from diagnosis.planted_damage import damaged
 from diagnosis.planted_damage import network as planted
 from pretrained.families import network_of
+from tokendynamics.diagnosis.comparing._weight_words import feed_forward_finding
 from tokendynamics.diagnosis.comparing._weights import FeedForwardDifferences, feed_forward_differences
-from tokendynamics.diagnosis.comparing.words import feed_forward_finding
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.feed_forward import FeedForwardWeights
 from tokendynamics.provenance.progress import silent

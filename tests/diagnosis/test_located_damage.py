@@ -31,7 +31,8 @@ from diagnosis.located_damage import (
 from pretrained import families
 from report.reading import page_of
 from tokendynamics.diagnosis import Comparison
-from tokendynamics.diagnosis.comparing._tensors import block_differences, standing_out
+from tokendynamics.diagnosis.comparing._outliers import standing_out
+from tokendynamics.diagnosis.comparing._tensors import block_differences
 
 SEEDS = range(9)
 

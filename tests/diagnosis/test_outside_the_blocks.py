@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import tokendynamics as td
+from tokendynamics.diagnosis.comparing._weight_words import of_norm
 from tokendynamics.diagnosis.comparing.effects import _effect
-from tokendynamics.diagnosis.comparing.words import of_norm
 
 
 def language_model(*, tied: bool = False) -> Any:

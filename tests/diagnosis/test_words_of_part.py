@@ -16,7 +16,8 @@ from diagnosis.planted_damage import network
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing._first_difference import Difference, Parting
 from tokendynamics.diagnosis.comparing._tensors import block_differences
-from tokendynamics.diagnosis.comparing.words import parting_finding, tensors_finding, where_differing
+from tokendynamics.diagnosis.comparing._weight_words import tensors_finding, where_differing
+from tokendynamics.diagnosis.comparing.words import parting_finding
 
 PROMPTS = {
     "one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40],

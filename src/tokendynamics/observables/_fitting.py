@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, as_tensor
-from tokendynamics.numerics.tolerances import check_positive_definite
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, as_tensor, check_positive_definite
 
 
 def fitting_matrix(states: Tensor, matrix: ArrayLike, argument: str) -> Tensor:

@@ -1,9 +1,10 @@
-"""All observables of many states at once, from one Gram matrix per state."""
+"""All observables of many states at once, from one Gram matrix per state; and those of the user, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, first_system
+from tokendynamics.numerics.errors import shown
 from tokendynamics.observables._distances import euclidean, exp_entropy
 from tokendynamics.observables.directions import (
     LARGEST_SAFE,
@@ -22,6 +24,9 @@ from tokendynamics.observables.directions import (
     refuse_zero_tokens,
     with_reference,
 )
+
+Observable: TypeAlias = Callable[[Tensor], float]
+"""A number of one state, shape (token, dim)."""
 
 _PIECE_BYTES = 2**21
 """States are taken to float64 in pieces of this size: larger ones leave the cache and pay for fresh memory."""
@@ -345,3 +350,41 @@ def _norm_quantiles(
     levels = torch.tensor([0.25, 0.5, 0.75], dtype=size.dtype, device=size.device)
     lower, median, upper = torch.nanquantile(torch.where(keep, size, torch.nan), levels, dim=-1)
     return {"norm_median": median, "norm_lower_quartile": lower, "norm_upper_quartile": upper}
+
+
+def read_observables(given: Any, taken: Collection[str]) -> dict[str, Observable]:
+    """Return the functions by name, each made to refuse what is no number; none for None.
+
+    Args:
+        given: Functions of a state (token, dim), by name, or None.
+        taken: Names that they may not have.
+
+    Raises:
+        ArgumentTypeError: No mapping of functions; later, from a function whose value is no number.
+        ArgumentValueError: A name that is taken, or none.
+
+    >>> import torch
+    >>> read_observables({"tokens": len}, taken=["rank"])["tokens"](torch.eye(3))
+    3.0
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError("observables", "functions of states by name", shown(given))
+    for name, function in given.items():
+        if not callable(function):
+            raise ArgumentTypeError(f"observables[{name!r}]", "a function of states", shown(function))
+        if not isinstance(name, str) or not name or name in taken:
+            raise ArgumentValueError("observables", "names that no variable has", shown(name))
+    return {name: _checked(name, function) for name, function in given.items()}
+
+
+def _checked(name: str, function: Observable) -> Observable:
+    def number(state: Tensor) -> float:
+        value = function(state)
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ArgumentTypeError(f"observables[{name!r}]", "a number for each state", shown(value)) from error
+
+    return number

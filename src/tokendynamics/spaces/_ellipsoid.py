@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, generator, like
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, check_positive_definite, generator, like
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.numerics.tolerances import check_positive_definite
 from tokendynamics.spaces.geometry import Geometry, Quadric
 from tokendynamics.spaces.retraction import inner, retract, tangent_part
 from tokendynamics.spaces.space import Space, check_same_shape, check_sample

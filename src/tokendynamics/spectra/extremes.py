@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from tokendynamics.numerics.tolerances import NEAR_ZERO, rounding_threshold
+from tokendynamics.numerics.arguments import NEAR_ZERO, rounding_threshold
 
 Apply: TypeAlias = Callable[[Float[Tensor, " dim"]], Float[Tensor, " dim"]]
 """Product of the matrix with a vector."""

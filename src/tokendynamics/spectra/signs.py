@@ -14,9 +14,8 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor, rounding_threshold
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.numerics.tolerances import rounding_threshold
 
 _PROBES = 4
 _PROBE_STEPS = 2

@@ -10,10 +10,9 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_square
+from tokendynamics.numerics.arguments import NEAR_ZERO, ArrayLike, as_square, rounding_threshold
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.numerics.tolerances import NEAR_ZERO, rounding_threshold
 from tokendynamics.spectra.extremes import extremes_of
 from tokendynamics.spectra.signs import product_eigenvalues
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from tokendynamics.attention import AbsolutePositions, RotaryPositions, Schedule
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.tolerances import rounding_threshold
+from tokendynamics.numerics.arguments import rounding_threshold
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems.result import Hypothesis

@@ -39,10 +39,9 @@ from tokendynamics.diagnosis.auditing._hypotheses import (
 )
 from tokendynamics.diagnosis.network import besides_the_form, notes_of
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import whole_numbers
+from tokendynamics.numerics.arguments import NEAR_ZERO, whole_numbers
 from tokendynamics.numerics.resources import check_fits, give_back, limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.numerics.tolerances import NEAR_ZERO
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained.architecture import as_layers
 from tokendynamics.pretrained.discovery.words import form_in_words

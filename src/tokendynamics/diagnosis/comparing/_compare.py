@@ -30,15 +30,20 @@ from tokendynamics.diagnosis.comparing._first_difference import (
     with_rewritten,
     without_layers,
 )
+from tokendynamics.diagnosis.comparing._outliers import FALSE_ALARMS, TIMES_OTHERS
 from tokendynamics.diagnosis.comparing._tensors import (
-    FALSE_ALARMS,
     NOT_SHOWN,
-    TIMES_OTHERS,
     MissingLayers,
     TensorDifferences,
     missing_layers,
     tensor_differences,
     tensors_of_layer,
+)
+from tokendynamics.diagnosis.comparing._weight_words import (
+    feed_forward_finding,
+    not_compared,
+    tensors_finding,
+    weights_finding,
 )
 from tokendynamics.diagnosis.comparing._weights import (
     CIRCUITS,
@@ -62,14 +67,10 @@ from tokendynamics.diagnosis.comparing.result import Comparison
 from tokendynamics.diagnosis.comparing.words import (
     chance_finding,
     end_finding,
-    feed_forward_finding,
     missing_finding,
-    not_compared,
     parting_finding,
-    tensors_finding,
     tokens_finding,
     updates_finding,
-    weights_finding,
 )
 from tokendynamics.diagnosis.gating._what_if import paired_differences, side_by_side
 from tokendynamics.diagnosis.network import describe, passes_differ

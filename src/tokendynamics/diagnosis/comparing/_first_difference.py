@@ -12,19 +12,17 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float64
 
-from tokendynamics.diagnosis.comparing._tensors import (
+from tokendynamics.diagnosis.comparing._outliers import (
+    NEIGHBOURS,
     STORED,
-    TIMES_OTHERS,
-    TensorDifferences,
-    beyond_noise,
-    block_differences,
     final_norm_stands_out,
     from_chance,
+    heads_standing_out,
     outlying_from,
     scales_standing_out,
     standing_out,
-    with_median_of,
 )
+from tokendynamics.diagnosis.comparing._tensors import TensorDifferences, block_differences
 from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
 from tokendynamics.diagnosis.tracing._together import GAPS, OWN_DIFFERENCE
 from tokendynamics.numerics import CheckpointError
@@ -43,9 +41,6 @@ TIMES_NEIGHBOURS = 5.0
 """On identical inputs a part stands out if it differs by this many times the median of its neighbours, plus as many
 median deviations. Noise on all weights, quantisation and adapters on every layer give at most 3 times; damage to one
 bias, norm, head or matrix that affects the state gave at least 10."""
-
-NEIGHBOURS = 3
-"""Layers on either side whose parts of the same kind a part is compared with."""
 
 SIZE_CHANGED = 2.0
 """A part whose update is this many times larger or smaller than the other network's is named."""
@@ -359,7 +354,7 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
         constants = set(left) <= set(biases) and len({*left, *changed}) > 1
         if left and not constants:
             places.add((layer, part))
-    if final_norm_stands_out(replace(tensors, table=table), first.layout.layers[-1].norms):
+    if final_norm_stands_out(table, tensors.final_norm, first.layout.layers[-1].norms):
         places.add((first.architecture.layers, "final norm"))
     return sorted(places)
 
@@ -481,47 +476,6 @@ def with_heads(parting: Parting | None, weights: xr.Dataset) -> Parting | None:
     heads = heads_standing_out(weights, parting.first.layer)
     count = int(weights.head_ov_difference.sel(layer=parting.first.layer).notnull().sum())  # infinite beside zero
     return replace(parting, first=replace(parting.first, heads=heads if len(heads) <= count // 2 else ()))
-
-
-def heads_standing_out(weights: xr.Dataset, layer: int) -> tuple[int, ...]:
-    """Return the heads of a layer of which one product differs unlike those of the heads in and around it.
-
-    They differ by more than those of `NEIGHBOURS` layers, or by another scale than the heads of their layer.
-
-    Args:
-        weights: From `weight_differences`, of one network.
-        layer: From 1.
-    """
-    row = weights.layer.values.tolist().index(layer)
-    near = slice(max(row - NEIGHBOURS, 0), row + NEIGHBOURS + 1)
-    heads: set[int] = set()
-    for name in CIRCUITS:
-        differences, scales, errors = (
-            weights[f"head_{name}_{kind}"].values for kind in ("difference", "scale", "scale_error")
-        )
-        different = differences > WEIGHTS_DIFFER
-        scaled = _scales_of_heads(scales, np.where(different, errors, np.nan))[row]
-        for head in np.flatnonzero(different[row]).tolist():
-            others = np.delete(differences[near].ravel(), (row - near.start) * weights.sizes["head"] + head)
-            others = others[np.isfinite(others)]
-            if not len(others):
-                continue
-            if scaled[head] or differences[row, head] >= outlying_from(others, TIMES_OTHERS):
-                heads.add(head)
-    return tuple(sorted(heads))
-
-
-def _scales_of_heads(scales: np.ndarray, errors: np.ndarray) -> Bool[np.ndarray, "layer head"]:
-    """Return which heads differ by another scale than the others of their layer, by more than chance."""
-    limit = from_chance(len(CIRCUITS) * int(np.isfinite(errors).sum()))
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # layers without heads, and errors of zero
-        # What scales all heads of a layer, such as its norm, is the matter of no single head.
-        usual = np.nanmedian(scales, axis=1, keepdims=True)
-        others = np.isfinite(scales).sum(axis=1, keepdims=True) - 1
-        # Noise of the gain that all share moves a scale by up to as much as noise of a head's factors.
-        deviations = np.abs(scales - usual) / (2**0.5 * errors) / with_median_of(others)
-        deviations = beyond_noise(deviations.T).T
-    return deviations >= limit
 
 
 def with_norms_alone(

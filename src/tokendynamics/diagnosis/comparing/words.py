@@ -1,4 +1,4 @@
-"""Sentences of a comparison: end states, the first difference, sizes of updates, attention weights, tokens."""
+"""Sentences of a comparison: end states, the first difference, sizes of updates, tokens."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool
 
-from tokendynamics.diagnosis.comparing._first_difference import NEIGHBOURS, SIZE_CHANGED, Difference, Parting
-from tokendynamics.diagnosis.comparing._tensors import (
-    STORED,
-    TIMES_OTHERS,
-    MissingLayers,
-    TensorDifferences,
-)
-from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
+from tokendynamics.diagnosis.comparing._first_difference import SIZE_CHANGED, Difference, Parting
+from tokendynamics.diagnosis.comparing._outliers import NEIGHBOURS
+from tokendynamics.diagnosis.comparing._tensors import MissingLayers
+from tokendynamics.diagnosis.comparing._weight_words import MOST_NAMED, of_norm, scale_in_words
+from tokendynamics.diagnosis.comparing._weights import CIRCUITS
 from tokendynamics.diagnosis.network import PART_NAMES, WHAT_VARIES
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.verdict import Verdict
@@ -35,66 +31,9 @@ from tokendynamics.words import (
 )
 from tokendynamics.words import interval as interval_of
 
-MOST_NAMED = 6
-"""Parts, tensors or texts that are named; the others are counted."""
-
-ANGLE_ROUNDING = 1e-3
-"""Degrees between directions up to which they differ by rounding: weights in single precision turn them by 1e-5."""
-
-SCALE_ZERO = 1e-12
-"""A scale this small is rounding: nothing is left."""
-
-SCALE_NAMED = 0.005
-"""Relative change of a product's scale from which it is named."""
-
-SCALE_REST = 0.05
-"""Largest square of what a factor leaves, relative to that of the product, at which the size is that of the product."""
-
-SCALE_ROUNDING = 1e-6
-"""Square of a difference, relative to the matrix, that is rounding."""
-
 SMALL = 0.1
 """Relative difference of the last states up to which networks with different embeddings count as close: rounding all
 weights of SmolLM2 to half precision gives 0.003, one percent of noise on them 0.04."""
-
-TENSORS_NAMED = 4
-"""Tensors that are named; the others are counted."""
-
-
-def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, unmatched: Sequence[str]) -> Finding:
-    """Say in which layers the matrices of the feed-forward parts differ.
-
-    Args:
-        names: Of the first network and the other one.
-        weights: From `feed_forward_differences`, of the other one.
-        why: Why some layers or all were not compared.
-        unmatched: Matrices that only one of the networks has.
-    """
-    sizes, layers = weights.ff_difference.values, weights.layer.values
-    known = ~np.isnan(sizes)
-    if not known.any():
-        reason = why or "none is in both networks with one name and shape"
-        return not_compared("The feed-forward weights", names, reason)
-    rest = f" Some layers were not compared{because(why)}." * bool(why) + without_partner(unmatched)
-    differing = layers[np.nan_to_num(sizes, nan=0.0) > WEIGHTS_DIFFER]
-    values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
-    subject = f"The feed-forward matrices {_whose(names, unmatched)}"
-    if not len(differing):
-        return Finding(f"{subject} are equal in all compared layers.{rest}", "weights", values)
-    at = int(np.nanargmax(sizes))
-    angle = float(weights.ff_angle.values[at])
-    most = f", most in layer {layers[at]}" if len(differing) > 1 else ""
-    turned = f", with {number(angle if angle > ANGLE_ROUNDING else 0.0, 2)}° between their leading directions"
-    text = (
-        f"{subject} differ {where_differing(differing, known)}{most}: by {of_norm(sizes[at], 'their')}"
-        f"{'' if np.isnan(angle) else turned}."
-    )
-    return Finding(text + rest, "weights", values)
-
-
-def _whose(names: tuple[str, str], unmatched: Sequence[str]) -> str:
-    """Return whose weights are compared: those of two networks, or those that both have where some are in one only."""
-    return f"that both {names[1]} and {names[0]} have" if unmatched else f"of {names[1]} and {names[0]}"
 
 
 def chance_finding(varying: Sequence[str]) -> Finding | None:
@@ -313,33 +252,14 @@ def _heads_standing_out(first: Difference, weights: xr.Dataset) -> str:
     differences = here[f"head_{name}_difference"].values
     place = int(np.argmax(differences))
     scale, around = float(here[f"head_{name}_scale"][place]), float(near[f"head_{name}_difference"].median())
-    numbers = (
-        f"{of_norm(differences[place])}{_scale(scale, differences[place])}, theirs by {number(around, 2)} in the median"
-    )
+    size = f"{of_norm(differences[place])}{scale_in_words(scale, differences[place])}"
+    numbers = f"{size}, theirs by {number(around, 2)} in the median"
     if len(first.heads) > 1:
         which = f"Heads {ranges(first.heads)} differ unlike the heads around them"
         return f"{which}: {name.upper()} of head {first.heads[place]} by {numbers}."
     head, other = first.heads[place], int(here.head_matched[place])
     matched = f" (head {other} in the other network)" if other != head else ""
     return f"Head {head}{matched} alone differs unlike the heads around it: {name.upper()} by {numbers}."
-
-
-def _scale(scale: float, difference: float) -> str:
-    """Say by which factor a matrix was multiplied, where that is a good part of its difference; else nothing.
-
-    Nothing either where what the factor leaves is large beside the product, as between unrelated matrices.
-
-    >>> _scale(0.5, 0.51), _scale(-6.7e-16, 1.0), _scale(0.62, 280.0), _scale(1.0, 0.3)
-    (' (0.5× as large)', ' (0× as large)', '', '')
-    >>> _scale(0.02, 1.4), _scale(-2.0, 3.0), _scale(float("nan"), 3.0)
-    ('', ' (multiplied by −2)', '')
-    """
-    if np.isnan(scale) or abs(scale - 1) < SCALE_NAMED or 10 * (scale - 1) ** 2 < difference**2:
-        return ""
-    if difference**2 - (scale - 1) ** 2 > SCALE_REST * scale**2 + SCALE_ROUNDING:
-        return ""
-    scale = 0.0 if abs(scale) < SCALE_ZERO else scale
-    return f" ({number(scale)}× as large)" if scale >= 0 else f" (multiplied by {number(scale)})"
 
 
 def _end(size: float) -> str:
@@ -349,115 +269,6 @@ def _end(size: float) -> str:
 
 def _times(size: float) -> str:
     return f"{factor(size)} {'larger' if size >= SIZE_CHANGED else 'as large'}"
-
-
-def of_norm(difference: float, whose: str = "its") -> str:
-    """Write a relative difference: as a share of a norm, or as a multiple of it from 1 on.
-
-    Args:
-        difference: From 0 on.
-        whose: "its" or "their".
-
-    >>> of_norm(0.0123), of_norm(5.0, "their"), of_norm(float("inf"))
-    ('0.012 of its norm', '5× their norm', '∞× its norm of 0')
-    """
-    if np.isinf(difference):
-        return f"{factor(difference)} {whose} norm of 0"
-    difference = 1.0 if number(difference, 2) == "1" else difference  # 0.9996 reads as 1
-    return f"{factor(difference)} {whose} norm" if difference >= 1 else f"{number(difference, 2)} of {whose} norm"
-
-
-def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Finding:
-    """Say in which layers the attention's products differ.
-
-    Args:
-        names: Of the first network and the other one.
-        weights: From `weight_differences`, of the other one.
-        why: What was not compared, and why.
-    """
-    if bool(weights.ov_difference.isnull().all() and weights.qk_difference.isnull().all()):
-        return not_compared("The attention weights", names, why)
-    layers = weights.layer.values
-    largest = {name: weights[f"{name}_difference"].values for name in ("ov", "qk")}
-    either = np.fmax(largest["ov"], largest["qk"])
-    differing = layers[np.nan_to_num(either, nan=0.0) > WEIGHTS_DIFFER]
-    known = ~np.isnan(either)
-    some = f" Some layers were not compared{because(why)}." if why else ""
-    values = {"layers": differing.tolist(), **{name: sizes.tolist() for name, sizes in largest.items()}}
-    if not len(differing):
-        text = f"The QK and OV products of {names[1]} and {names[0]} are equal in all compared layers."
-        return Finding(text + some, "weights", values)
-    most = {name: int(np.nanargmax(sizes)) for name, sizes in largest.items() if np.nanmax(sizes) > WEIGHTS_DIFFER}
-    parts = [
-        f"{name.upper()} in layer {layers[at]} (by {of_norm(float(largest[name][at]))})" for name, at in most.items()
-    ]
-    text = (
-        f"The attention weights of {names[1]} and {names[0]} differ {where_differing(differing, known)}, most for "
-        f"{listing(parts)}."
-    )
-    return Finding(text + some, "weights", values)
-
-
-def not_compared(what: str, names: tuple[str, str], why: str) -> Finding:
-    """Say that weights were not compared, and why.
-
-    Args:
-        what: "The attention weights" and the like.
-        names: Of the first network and the other one.
-        why: See `because`.
-    """
-    return Finding(f"{what} of {names[1]} and {names[0]} were not compared{because(why)}.", "weights", {"why": why})
-
-
-def because(why: str) -> str:
-    """Return a reason as the end of a sentence; in brackets where it names a layer first, and empty for none.
-
-    Args:
-        why: Such as "their widths differ" or "layer 2: its factors are unknown".
-
-    >>> because("their widths differ"), because("layer 2: its factors are unknown"), because("")
-    (' because their widths differ', ' (layer 2: its factors are unknown)', '')
-    """
-    return f" ({why})" if ": " in why else f" because {why}" if why else ""
-
-
-def where_differing(layers: Sequence[int] | np.ndarray, compared: Bool[np.ndarray, " layer"]) -> str:
-    """Return in which of the compared layers something differs.
-
-    Args:
-        layers: Those in which it differs, from 1.
-        compared: Which of all layers were compared.
-
-    >>> where_differing([2, 3], np.array([True, True, True]))
-    'only in layers 2–3'
-    >>> where_differing([1, 3], np.array([True, False, True])), where_differing([1, 2], np.array([True, True]))
-    ('in every compared layer', 'in every layer')
-    >>> where_differing([1], np.array([True]))
-    'in the only layer'
-    """
-    if len(layers) == compared.sum() and (len(layers) > 1 or len(compared) == 1):
-        every = "the only" if len(compared) == 1 else "every"
-        return f"in {every} layer" if compared.all() else f"in {every} compared layer"
-    return f"{'' if compared.all() else 'among the compared layers '}only in {in_layers(layers)}"
-
-
-def without_partner(names: Sequence[str]) -> str:
-    """Return a sentence on matrices or tensors that only one of two networks has; empty for none.
-
-    Args:
-        names: Of these tensors.
-    """
-    return f" Not in both networks with one name and shape: {listing(names, most=MOST_NAMED)}." if names else ""
-
-
-def _apart_from(codes: Sequence[str], subject: str) -> str:
-    """Return the beginning of a sentence on stored tensors, which excludes packed weights that differ."""
-    return f"Apart from packed weights, {subject}" if codes else subject[0].upper() + subject[1:]
-
-
-def _packed(codes: Sequence[str]) -> str:
-    """Return a sentence on tensors of integers that differ; empty for none."""
-    return f" Packed weights (integers) that differ: {listing(codes, most=MOST_NAMED)}." if codes else ""
 
 
 def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding | None:
@@ -540,103 +351,3 @@ def tokens_finding(
 def part_named(difference: Difference | None) -> str:
     """Return the first difference in a few words, for a table."""
     return "none" if difference is None else str(difference).removeprefix("the ")
-
-
-def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Finding:
-    """Say which stored tensors differ and, if all layers differ, which unlike those of other layers.
-
-    Args:
-        names: Of the first network and the other one.
-        compared: From `tensor_differences`.
-    """
-    if compared.why:
-        text = f"The stored tensors of {names[1]} and {names[0]} were not compared because {compared.why}."
-        return Finding(text, "weights", {"why": compared.why})
-    values = compared.table.tensor_difference.values
-    tensors, layers = compared.table.tensor.values.astype(str), compared.table.layer.values
-    differing = np.nan_to_num(values, nan=0.0) > STORED
-    rest = _rewritten(compared) + without_partner(compared.unmatched) + _packed(compared.codes)
-    known = np.isfinite(values).any(axis=1)
-    if not differing.any():
-        vectors = ", including biases and norms" if compared.vectors else ""
-        complete = not compared.unmatched and bool(known.all())
-        whose = f"of the blocks {_whose(names, ())}" if complete else f"in the blocks of both {names[1]} and {names[0]}"
-        subject = f"{'all' if complete else 'the'} stored tensors {whose}"
-        text = f"{_apart_from(compared.codes, subject)} are equal{vectors}."
-        return Finding(text + rest + _outside(compared), "weights", {"tensors": []})
-    outliers = compared.outliers
-    changed = layers[differing.any(axis=1)]
-    everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
-    named = outliers or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
-    scales = compared.table.tensor_scale.values
-    words = _named(values, scales, named, tensors, layers, compared.vectors, names[0])
-    subject = _apart_from(compared.codes, f"stored tensors {_whose(names, compared.unmatched)}")
-    subject = f"{subject} differ {where_differing(changed, known)}"
-    if named and everywhere:
-        text = f"{subject}. Unlike those of other layers: {words}."
-    elif named:
-        text = f"{subject}: {words}."
-    else:
-        median = of_norm(float(np.median(values[differing])), "their")
-        text = f"{subject}, by {median} in the median; none differs unlike those of other layers."
-    rest += _outside(compared, TIMES_OTHERS * float(np.median(values[differing])) if everywhere else STORED)
-    return Finding(text + rest, "weights", {"tensors": [f"{layers[layer]} {tensors[place]}" for layer, place in named]})
-
-
-def _rewritten(compared: TensorDifferences) -> str:
-    """Return a sentence on parts that are stored in another order, basis or scale; empty for none."""
-    if not compared.rewritten:
-        return ""
-    parts = [f"the {part} in {in_layers(list(layers))}" for part, layers in compared.rewritten.items()]
-    most = max(size for layers in compared.rewritten.values() for size in layers.values())
-    return (
-        f" The matrices of {listing(parts)} differ mainly in the order, basis or scale in which they are stored: what "
-        f"they compute differs by at most {of_norm(most)}."
-    )
-
-
-def _outside(compared: TensorDifferences, least: float = STORED) -> str:
-    """Return a sentence on tensors outside the blocks that differ, the largest difference first; empty for none.
-
-    Args:
-        compared: From `tensor_differences`.
-        least: From which difference; more where all tensors differ, as with noise.
-    """
-    differing = sorted(
-        ((size, name) for name, size in compared.outside.items() if size > least), key=lambda pair: -pair[0]
-    )
-    if not differing:
-        return ""
-    named = listing([f"{name} (by {of_norm(size)})" for size, name in differing], most=MOST_NAMED)
-    return f" Outside the blocks, {named} {'differs' if len(differing) == 1 else 'differ'}."
-
-
-def _named(
-    values: np.ndarray,
-    scales: np.ndarray,
-    chosen: list[tuple[int, int]],
-    tensors: np.ndarray,
-    layers: np.ndarray,
-    vectors: tuple[str, ...],
-    first: str,
-) -> str:
-    """Write tensors by name, each with its layers, its largest difference and scale, in decreasing order.
-
-    Of one that is zero in the first network, in these layers, no norm of its own gives the size.
-    """
-    places = sorted(
-        {place for _, place in chosen}, key=lambda place: -max(values[at] for at in chosen if at[1] == place)
-    )
-    words = []
-    for place in places[:TENSORS_NAMED]:
-        rows = [row for row, column in chosen if column == place]
-        kind = " (a bias or norm)" if tensors[place] in vectors else ""
-        largest = max(values[row, place] for row in rows)
-        size = f"by {'up to ' * (len(rows) > 1)}{of_norm(largest)}"
-        if np.isnan(scales[rows, place]).all():
-            size = f"where it is zero in {first}"
-        elif len(rows) == 1:
-            size += _scale(scales[rows[0], place], largest)
-        words.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
-    more = f"; and {plural(len(places) - TENSORS_NAMED, 'more tensor')}" if len(places) > TENSORS_NAMED else ""
-    return "; ".join(words) + more

@@ -31,8 +31,8 @@ from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, SHARES
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.observables.by_name import Observable
 from tokendynamics.observables.directions import are_many
+from tokendynamics.observables.summary import Observable
 from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import WHOLE_BYTES
 from tokendynamics.pretrained.discovery.interface import WITH_REMEDY

@@ -21,9 +21,8 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.errors import shown
 from tokendynamics.observables import clusters, hemisphere
-from tokendynamics.observables.by_name import Observable, read_observables
 from tokendynamics.observables.directions import refuse_zero_tokens
-from tokendynamics.observables.summary import Gram, gram_of, summarize_gram
+from tokendynamics.observables.summary import Gram, Observable, gram_of, read_observables, summarize_gram
 from tokendynamics.pretrained.edits.states import PackStates
 
 SINK_RATIO = 4.0

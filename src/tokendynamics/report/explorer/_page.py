@@ -19,7 +19,7 @@ from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import limited_threads
-from tokendynamics.observables.by_name import Observable, read_observables
+from tokendynamics.observables.summary import Observable, read_observables
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.loading import as_checkpoint
 from tokendynamics.provenance.progress import Progress, silent, tracked

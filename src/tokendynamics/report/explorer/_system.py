@@ -16,7 +16,7 @@ from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.extras import missing
-from tokendynamics.observables.by_name import Observable
+from tokendynamics.observables.summary import Observable
 from tokendynamics.report.explorer import _statements
 from tokendynamics.report.explorer._flow import (
     MOST_TOKENS,
