@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import xarray as xr
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -26,7 +28,7 @@ TURNED: dict[str, Callable[[Tensor], Tensor]] = {
 
 LAST, FIRST = "with the tokens along the last axis", "with tokens first"
 
-REFUSED = {"tokens first": FIRST, "channels first": LAST}
+REFUSED = {"channels first": LAST}
 
 
 class ByHand(nn.Module):
@@ -135,7 +137,8 @@ def test_states_are_those_of_tokens_or_the_order_of_their_axes_is_named(
         return
     ckpt = loaded(network, tokens)
     series, outputs = torch.randn(tokens, 3), list[Tensor]()
-    hooks = [block.register_forward_hook(lambda m, given, y: outputs.append(y[0])) for block in network.blocks]
+    turned = TURNED[order]
+    hooks = [block.register_forward_hook(lambda m, given, y: outputs.append(turned(y)[0])) for block in network.blocks]
     with torch.inference_mode():
         network(series[None])
     for hook in hooks:
@@ -382,3 +385,108 @@ def test_places_that_a_window_is_filled_up_with_do_not_exchange_axes() -> None:
     ckpt = td.load(network.eval(), inputs=lambda count: {"pixels": torch.randn(count, 3, 3, 3)})
     with pytest.raises(CheckpointError, match=r"one state for each token, got states of shape \(1, 3, 3, 8\)"):
         td.trace(ckpt, [{"pixels": torch.randn(1, 3, 3, 3)}])
+
+
+class Old(nn.Module):
+    """A block by hand with the heads of all inputs below each other, as before `batch_first`; or with inputs first."""
+
+    def __init__(self, *, first: bool) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.qkv = nn.LayerNorm(DIM), nn.LayerNorm(DIM), nn.Linear(DIM, 3 * DIM)
+        self.out, self.wide, self.back = nn.Linear(DIM, DIM), nn.Linear(DIM, 12), nn.Linear(12, DIM)
+        self.first = first
+
+    def forward(self, x: Tensor) -> Tensor:
+        thirds = self.qkv(self.norm1(x)).chunk(3, -1)
+        if self.first:
+            tokens, inputs, _ = x.shape
+            q, k, v = (third.reshape(tokens, inputs * HEADS, -1).transpose(0, 1) for third in thirds)
+            mixed = torch.bmm((torch.bmm(q, k.mT) / 2).softmax(dim=-1), v).transpose(0, 1).reshape(x.shape)
+        else:
+            q, k, v = (third.unflatten(-1, (HEADS, -1)).transpose(1, 2) for third in thirds)
+            mixed = ((q @ k.mT / 2).softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+        x = x + self.out(mixed)
+        return x + self.back(functional.gelu(self.wide(self.norm2(x))))
+
+
+class Handed(Old):
+    """Hands on the states behind a mask in a dictionary, which it writes into."""
+
+    def forward(self, x: Any) -> Any:
+        x["states"] = super().forward(x["states"]) + 0 * x["mask"].sum()
+        return x
+
+
+class InDictionaries(Series):
+    def forward(self, series: Tensor) -> Tensor:
+        turned, tokens = TURNED[self.order], series.shape[1]
+        given = {"mask": torch.zeros(tokens, tokens)}
+        given["states"] = turned(self.embed(series) + self.places[:tokens])
+        for block in self.blocks:
+            given = block(given)
+        return turned(given["states"])
+
+
+def _derivatives(ckpt: Any, prompt: Tensor) -> xr.Dataset:
+    """Return those of a sum of the last states by gates on the parts and on the heads."""
+    with ckpt.gated() as gated, torch.enable_grad():
+        gates = [torch.ones(there.shape, dtype=torch.float64) for there in (gated.exists, gated.heads)]
+        states = gated.run(ckpt.one_pack([{"series": prompt[None]}]), *(gate.requires_grad_() for gate in gates)).states
+        (states[-1] * torch.arange(states[-1].numel()).sin().view_as(states[-1])).sum().backward()
+    by_name = zip(("part", "head"), gates, strict=True)
+    return xr.Dataset({name: (("layer", name), gate.grad.numpy()) for name, gate in by_name if gate.grad is not None})
+
+
+def test_what_is_measured_does_not_depend_on_the_order_of_the_axes_or_on_what_holds_the_states() -> None:
+    """Also where prompts and tokens are as many, so that lengths do not distinguish them."""
+    generator = torch.Generator().manual_seed(4)
+    prompts = [torch.randn(5, 3, generator=generator) for _ in range(5)]
+    results = []
+    for network in (
+        Series(partial(Old, first=False)),
+        InDictionaries(partial(Handed, first=True), "tokens first"),
+    ):
+        ckpt = loaded(network, 5)
+        changed = ckpt.under({"layer 2 attention": 0.5, "layer 1 head 1": 0, "logits": 2})
+        results.append(
+            [
+                td.audit(ckpt),
+                td.trace(changed, prompts, packed=False),
+                td.attention_seen(ckpt, prompts, patterns=True),
+                _derivatives(ckpt, prompts[0]),
+            ]
+        )
+    for other in results[1:]:
+        for one, another in zip(results[0], other, strict=True):
+            for name, values in one.data_vars.items():
+                if values.dtype.kind == "f":
+                    np.testing.assert_allclose(another[name], values, rtol=2e-5, atol=2e-6, err_msg=str(name))
+
+
+def test_half_precision_is_seen_in_the_order_that_was_found_in_single_precision() -> None:
+    for network in (Series(partial(Old, first=True), "tokens first"), Series(Mixed, "tokens first")):
+        ckpt = loaded(network.to(torch.bfloat16), 5)
+        series, outputs = torch.randn(1, 5, 3), list[Tensor]()
+        hook = network.blocks[1].register_forward_hook(partial(_keep, outputs))
+        with torch.no_grad():
+            network(series.bfloat16())
+        hook.remove()
+        states = ckpt.states({"series": series}).feed_forward[2]
+        assert torch.equal(states, outputs[0][:, 0].to(states))
+
+
+class Mixed(nn.Module):
+    """Nothing but PyTorch's attention knows which axis is that of the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(DIM), nn.MultiheadAttention(DIM, HEADS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        return x + self.attention(y, y, y, need_weights=False)[0]
+
+
+def _keep(outputs: list[Tensor], module: nn.Module, given: Any, output: Tensor) -> None:
+    del module, given
+    outputs.append(output)

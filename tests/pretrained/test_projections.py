@@ -476,3 +476,94 @@ def test_an_attention_by_hand_without_any_parameter_is_read() -> None:
         for which in ("query", "key", "value", "output"):
             expected = getattr(plain.attention(layer), which)
             torch.testing.assert_close(getattr(live.attention(layer), which), expected, rtol=1e-5, atol=1e-6)
+
+
+class Float8(nn.Module):
+    """Numbers of eight bits as a parameter, with one scale; they do not add up."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(linear.weight.detach().abs().max() / 448, requires_grad=False)
+        self.weight = nn.Parameter((linear.weight.detach() / self.scale).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def dense(self) -> Tensor:
+        return self.weight.float() * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight.to(x) * self.scale.to(x))
+
+
+class Halved(nn.Module):
+    """Whole numbers times scales in half precision, whose product is rounded to it."""
+
+    scale: Tensor
+    rows: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("scale", linear.weight.detach().abs().amax(dim=1, keepdim=True).half() / 7)
+        self.register_buffer("rows", (linear.weight.detach() / self.scale).round().to(torch.int8))
+
+    def dense(self) -> Tensor:
+        return (self.rows.half() * self.scale).float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, (self.rows.half() * self.scale).to(x))
+
+
+class UpFirst(nn.Module):
+    """Two maps, of which the second stands first."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, linear.out_features, bias=False), nn.Linear(linear.in_features, 3, bias=False)
+
+    def dense(self) -> Tensor:
+        return (self.up.weight @ self.down.weight).detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.down(x))
+
+
+class _OfMaps(nn.Module):
+    def __init__(self, form: Callable[[nn.Linear], nn.Module]) -> None:
+        super().__init__()
+        self.blocks, self.norm = nn.ModuleList(_BlockOfMaps(form) for _ in range(2)), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+class _BlockOfMaps(nn.Module):
+    def __init__(self, form: Callable[[nn.Linear], nn.Module]) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(form(nn.Linear(8, 8, bias=False)) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (2, 4)).transpose(1, 2) for part in self.maps[:3])
+        return x + self.maps[3](functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("form", [Float8, Halved, UpFirst])
+def test_maps_of_other_formats_and_orders_are_read(form: Any) -> None:
+    torch.manual_seed(3)
+    network: Any = _OfMaps(form).eval()
+    ckpt = td.load(network, inputs=lambda count: {"x": torch.randn(count, 5, 8)})
+    for number, block in enumerate(network.blocks, 1):
+        attention, maps = ckpt.attention(number), [part.dense() for part in block.maps]
+        for head in range(2):
+            rows = slice(4 * head, 4 * head + 4)
+            torch.testing.assert_close(attention.query[head], maps[0][rows].mT)
+            torch.testing.assert_close(attention.key[head], maps[1][rows].mT)
+            torch.testing.assert_close(attention.value[head], maps[2][rows].mT)
+            torch.testing.assert_close(attention.output[head], maps[3][:, rows].mT)
+
+
+def test_weights_of_eight_bits_that_are_not_finite_are_named() -> None:
+    network: Any = _OfMaps(Float8).eval()
+    broken = network.blocks[1].maps[2]
+    broken.weight.data = torch.full((8, 8), torch.nan).to(torch.float8_e4m3fn)
+    with pytest.raises(CheckpointError, match=r"maps\.2\.weight: expected finite numbers, got nan at index"):
+        td.load(network, inputs=lambda count: {"x": torch.randn(count, 5, 8)})

@@ -153,6 +153,29 @@ def loaded(block: type[nn.Module]) -> Any:
     return td.load(nn.Sequential(block(), block(), block()).eval(), inputs=torch.randn(1, 7, DIM))
 
 
+class Sparse(nn.Module):
+    """As in Informer: the queries with the largest logits alone attend, as many as a head has features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        chosen = (q @ k.mT).amax(dim=-1).topk(DIM // HEADS).indices[..., None].expand(-1, -1, -1, q.shape[-1])
+        weights = (q.gather(2, chosen) @ k.mT).softmax(dim=-1)
+        y = v.mean(dim=2, keepdim=True).expand_as(v).scatter(2, chosen, weights @ v)
+        return x + self.o(y.transpose(1, 2).flatten(2))
+
+
+def test_an_attention_of_some_tokens_is_none_over_channels() -> None:
+    ckpt = td.load(Chain(Sparse(), Sparse()).eval(), inputs=lambda count: {"x": torch.randn(count, 9, DIM)})
+    layout = ckpt.layout.layers[0]
+    assert "not one for each token, in the order of the tokens (4 queries, 9 keys)" in layout.problem
+    assert "channels" not in layout.problem
+    assert not layout.shows
+
+
 def test_heads_before_inputs_are_named() -> None:
     ckpt = loaded(SetAttention)
     words = "each of its heads stands with all inputs behind the last one"

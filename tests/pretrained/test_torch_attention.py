@@ -509,6 +509,46 @@ def test_three_ways_of_writing_a_network_give_the_same_results(dtype: torch.dtyp
                     np.testing.assert_allclose(other[name], values, rtol=near, atol=near / 10, err_msg=str(name))
 
 
+class Scaled(nn.TransformerEncoderLayer):
+    """A layer scale in methods that PyTorch's fused path does not call."""
+
+    def __init__(self) -> None:
+        super().__init__(DIM, HEADS, 32, batch_first=True)
+        self.scale = nn.Parameter(torch.full((DIM,), 0.3))
+
+    def _ff_block(self, x: Tensor) -> Tensor:
+        return self.scale * super()._ff_block(x)
+
+
+class OfLayers(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_layers_whose_fused_path_gives_other_states_are_named() -> None:
+    """In evaluation without gradients the network itself then gives what nobody wrote."""
+    usual = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True)
+    other = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True)
+    other.activation = nn.functional.silu  # the fused path stays with that of the beginning
+    network, x = shaken(OfLayers(usual, Scaled(), other)), torch.randn(1, 5, DIM)
+    ckpt = td.load(network, inputs=lambda count: {"x": torch.randn(count, 5, DIM)})
+    assert list(ckpt.fused_otherwise) == [2, 3]
+    assert "in layers 2–3 PyTorch's fused path, which evaluation without gradients takes" in td.audit(ckpt).notes
+    expected = network(x).detach()  # with gradients its modules run
+    torch.testing.assert_close(ckpt.states({"x": x}).feed_forward[3], expected[0])
+    with torch.no_grad():
+        assert float((network(x) - expected).abs().max()) > 0.1
+    plain = td.load(network_of(Encoder), inputs={"ids": torch.tensor(PROMPTS[:1])})
+    assert not plain.fused_otherwise
+    assert "notes" not in td.audit(plain).attrs
+
+
 class Decoder(nn.Module):
     """`nn.TransformerDecoder` between an embedding and another sequence."""
 
@@ -680,6 +720,38 @@ class DecoderBlock(nn.Module):
         x = x + self.itself(y, y, y, **masked, **named)[0]
         x = x + self.other(self.norms[1](x), memory, memory, **named)[0]
         return x + self.mlp(self.norms[2](x))
+
+
+def test_a_cross_attention_of_pytorch_is_told_from_an_attention_by_hand_beside_it() -> None:
+    network = network_of(TwoSequences, post_norm=False)
+    audits = [td.audit(td.load(network, inputs=sequences))]
+    for block in network.blocks:
+        block.itself = ByHand(block.itself, fused=False).eval()
+    audits.append(td.audit(td.load(network, inputs=sequences)))
+    assert audits[0].notes == audits[1].notes
+    np.testing.assert_allclose(audits[1].ov_norm, audits[0].ov_norm, rtol=1e-6)
+
+
+class Sequence(nn.Module):
+    """As in SASRec's published code: the parts of all layers in lists beside each other, and queries alone normed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norms = nn.Embedding(VOCABULARY, DIM), nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
+        self.attentions = nn.ModuleList(nn.MultiheadAttention(DIM, HEADS) for _ in range(2))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids).transpose(0, 1)
+        for norm, attention in zip(self.norms, self.attentions, strict=True):
+            query = norm(x)
+            x = query + attention(query, x, x)[0]
+        return x.transpose(0, 1)
+
+
+def test_the_attentions_of_a_list_are_not_beside_each_other() -> None:
+    """Else those with queries of their own would be cross-attentions, and the network one without an attention."""
+    with pytest.raises(CheckpointError, match=r"blocks that hand on their states, got attentions\.0, attentions\.1; "):
+        loaded(network_of(Sequence))
 
 
 @pytest.mark.parametrize("post_norm", [False, True])

@@ -148,8 +148,14 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
     ahead = [number for number, layer in enumerate(ckpt.layout.layers, 1) if layer.residual and layer.residual.ahead]
     if ahead:
         notes.append(
-            f"in {in_layers(ahead)} the feed-forward part, or half of it, acts before the attention, so what each of "
+            f"in {in_layers(ahead)} the feed-forward part, or some of it, acts before the attention, so what each of "
             "them changes by itself is not measured"
+        )
+    if fused := ckpt.fused_otherwise:
+        notes.append(
+            f"in {in_layers(list(fused))} PyTorch's fused path, which evaluation without gradients takes, gives other "
+            "states: it leaves out methods, modules and adapters that the network has of its own, which count here, as "
+            "in training"
         )
     if ckpt.layout.decoder_alone:
         notes.append(_DECODER_ALONE)

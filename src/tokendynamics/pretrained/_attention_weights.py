@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +16,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._block_layout import Seen
-from tokendynamics.pretrained.discovery._calls import as_features, with_state
+from tokendynamics.pretrained.discovery._calls import as_features, state_of, with_state
 from tokendynamics.pretrained.discovery._columns import Part, composed, through_norm
 from tokendynamics.pretrained.discovery._maps import Affine, is_packed, unpacked
 from tokendynamics.pretrained.discovery._recomputed import (
@@ -186,8 +186,9 @@ def verified(tensors: LayerTensors, seen: Seen, name: str, number: int) -> Atten
     return layout
 
 
-_FORMATS = (torch.float64, torch.float32)
-"""Of a layer's own attention to random states: some code asks for single precision, whatever it is given."""
+_FORMATS = ((torch.float64, True), (torch.float32, True), (torch.float64, False), (torch.float32, False))
+"""Of a layer's own attention to random states: some code asks for single precision, whatever it is given. Buffers in
+half precision, such as scales of packed weights, stay in it where it runs so: what is computed of them is rounded."""
 
 
 def _attention_on_random_states(
@@ -201,10 +202,10 @@ def _attention_on_random_states(
         return AttentionFactorsError(expected(where, wanted, words, advice), message)
 
     x, calls, problem = torch.empty(0), list[AttentionCall](), None
-    for dtype in _FORMATS:
+    for dtype, as_stored in _FORMATS:
         try:
             with refusing(refusal):
-                x, calls = _attentions_in(dtype, tensors, seen)
+                x, calls = _attentions_in(dtype, as_stored, tensors, seen)
             problem = None
             break
         except AttentionFactorsError as error:
@@ -217,11 +218,13 @@ def _attention_on_random_states(
     return x, calls[0]
 
 
-def _attentions_in(dtype: torch.dtype, tensors: LayerTensors, seen: Seen) -> tuple[Tensor, list[AttentionCall]]:
-    """Return random states in float64, and what a layer's own module does to them in a number format."""
+def _attentions_in(
+    dtype: torch.dtype, as_stored: bool, tensors: LayerTensors, seen: Seen
+) -> tuple[Tensor, list[AttentionCall]]:
+    """Return random states in float64, and what a layer's own module does to them; see `_cast_when_used`."""
     layout, shape = tensors.layout, seen.shape
     # On the CPU, where its arguments were recorded, wherever the weights are.
-    module = _cast_when_used(tensors.block.get_submodule(layout.module), dtype)
+    module = _cast_when_used(tensors.block.get_submodule(layout.module), dtype, as_stored)
     if isinstance(module, nn.MultiheadAttention) and seen.batch_first is not None:
         module.batch_first = seen.batch_first
     for label, buffer in list(module.named_buffers()):
@@ -233,7 +236,7 @@ def _attentions_in(dtype: torch.dtype, tensors: LayerTensors, seen: Seen) -> tup
     positional, named = _cast(seen.arguments, x)
     given = next(
         argument
-        for argument in (*positional, *named.values())
+        for argument in (*positional, *named.values(), state_of(positional, named))
         if isinstance(argument, Tensor) and argument.shape == shape
     )
     positional, named = with_state(x, given, positional, named)
@@ -244,11 +247,18 @@ def _attentions_in(dtype: torch.dtype, tensors: LayerTensors, seen: Seen) -> tup
     return x.double(), joined([call.of_states(shape) for call in calls])
 
 
-def _cast_when_used(attention: nn.Module, dtype: torch.dtype) -> nn.Module:
+def _cast_when_used(attention: nn.Module, dtype: torch.dtype, as_stored: bool) -> nn.Module:
     """Return a copy in a format on the CPU; large weights are so only while they run: all at once would be too much.
 
     The large ones are those of the layer itself, which stay where they are.
+
+    Args:
+        attention: The module.
+        dtype: The format.
+        as_stored: Whether buffers in half precision stay in it, beside parameters none of which is.
     """
+    halves = (torch.float16, torch.bfloat16)
+    as_stored = as_stored and not any(parameter.dtype in halves for parameter in attention.parameters())
 
     def to_format(module: nn.Module, arguments: Any) -> None:
         del arguments
@@ -275,7 +285,8 @@ def _cast_when_used(attention: nn.Module, dtype: torch.dtype) -> nn.Module:
             module.register_parameter(name, nn.Parameter(value.cpu().to(dtype), requires_grad=False))
         for name, value in list(module.named_buffers(recurse=False)):
             on_cpu = value if value.is_meta else value.cpu()
-            vars(module)["_buffers"][name] = on_cpu.to(dtype) if on_cpu.is_floating_point() else on_cpu
+            stays = not on_cpu.is_floating_point() or (as_stored and on_cpu.dtype in halves)
+            vars(module)["_buffers"][name] = on_cpu if stays else on_cpu.to(dtype)
     return whole
 
 
@@ -295,7 +306,9 @@ def _cast(arguments: tuple[tuple[Any, ...], dict[str, Any]], like: Tensor) -> An
     def change(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             return changed.setdefault(id(value), value.to(like))
-        return tuple(change(entry) for entry in value) if isinstance(value, tuple) else value
+        if isinstance(value, dict):
+            return {name: change(entry) for name, entry in cast("dict[Any, Any]", value).items()}
+        return type(value)(change(entry) for entry in value) if type(value) in (tuple, list) else value
 
     positional, named = arguments
     return tuple(change(entry) for entry in positional), {name: change(value) for name, value in named.items()}

@@ -159,6 +159,7 @@ class Checkpoint:
         device: Where `model` (but for a `device_map`) and the results of `attention` live.
         random_seed: Seed of untrained weights, None for stored ones.
         notes: How its files were read, where they do not say so themselves: clauses for a record.
+        fused_otherwise: Layers, counted from 1, whose states PyTorch's fused path would not give.
         variant: Under which its passes run; see `under`.
 
     >>> from tokendynamics.pretrained import load
@@ -185,6 +186,7 @@ class Checkpoint:
         self._verified: dict[int, AttentionLayout] = {}
         self._packing: list[Packing] | None = None
         self.variant = Variant()
+        self.fused_otherwise: Sequence[int] = ()
 
     def __repr__(self) -> str:
         facts = self.architecture

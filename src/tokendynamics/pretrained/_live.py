@@ -20,6 +20,7 @@ from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._filling import Network
 from tokendynamics.pretrained._remedied_network import remedies_in
 from tokendynamics.pretrained._stored_tensors import check_finite_weights
+from tokendynamics.pretrained._torch_attention import fused_otherwise, run_like
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery._maps import in_single_precision
@@ -27,7 +28,7 @@ from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.random_weights import discover_in_network
 from tokendynamics.pretrained.edits.language_head import base_of
 from tokendynamics.pretrained.length_dependence import noting_written_buffers
-from tokendynamics.pretrained.network import copied, evaluating, half_of, tensors_given
+from tokendynamics.pretrained.network import copied, evaluating, half_of, tensors_given, weights_of_evaluation
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import check_settings, read_json_object
 from tokendynamics.pretrained.sources._tensor_files import ADAPTER_CONFIGURATION, adapter_weights, stored_tensors
@@ -356,7 +357,10 @@ def _discovered(
         with evaluating(subject), noting_written_buffers(subject, part):
             found_with = random_inputs(subject) if given is None else given
             decoder = alone and not isinstance(subject, nn.TransformerDecoder)
-            return discover_in_network(subject, found_with, name, decoder=decoder)
+            discovery = discover_in_network(subject, found_with, name, decoder=decoder)
+        if subject is not part:
+            run_like(part, subject)
+        return discovery
 
     try:
         return discovered(single)
@@ -406,4 +410,10 @@ def live_checkpoint(
     discovery = _discovered(part, given, name, alone=half == "decoder")
     config = getattr(part, "config", None)
     made = random_inputs(part) if given is None else given
-    return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)
+    ckpt = Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)
+    with weights_of_evaluation(part):
+        fused = {
+            block: any(map(fused_otherwise, part.get_submodule(block).modules())) for block in set(ckpt.layout.blocks)
+        }
+    ckpt.fused_otherwise = [number for number, block in enumerate(ckpt.layout.blocks, 1) if fused[block]]
+    return ckpt

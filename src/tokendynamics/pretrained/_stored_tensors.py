@@ -331,6 +331,8 @@ def check_finite_weights(tensor: Tensor, where: str) -> None:
             return
     # A NaN or an infinity survives a sum, which is 20 times faster than a mask as large as the tensor; a sum that
     # overflows by itself only leads to the slower check.
+    if tensor.is_floating_point() and tensor.element_size() == 1:  # formats of eight bits, which do not add up
+        tensor = tensor.float()
     half = tensor.dtype in (torch.float16, torch.bfloat16)
     if bool(torch.isfinite(tensor.sum(dtype=torch.float32 if half else tensor.dtype))):
         return

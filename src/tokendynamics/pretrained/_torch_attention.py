@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal, TypeAlias, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -124,7 +124,7 @@ class _Forward:
         dropout = attention.dropout if attention.training else 0.0
         token = FURTHER_SENDERS.set(k.shape[2] - key.shape[1 if attention.batch_first else 0])
         crosses = self.beside and not (key.shape == query.shape and torch.equal(key, query))
-        crossing = CROSSING.set(crosses)
+        crossing = CROSSING.set(crosses or CROSSING.get())
         try:
             if need_weights:
                 output, weights = _attend(q, k, v, mask, dropout)
@@ -212,6 +212,33 @@ def why_whole(module: nn.Module) -> str:
         read = f"PyTorch reads the weight of its output projection ({changed}) and does not call it"
         return f"{read}; merge an adapter on it (merge_and_unload)"
     return "it has a forward pass of its own"
+
+
+def fused_otherwise(layer: nn.Module) -> bool:
+    """Return whether an encoder layer of PyTorch gives other states by its fused path than by its modules.
+
+    In evaluation without gradients that path reads weights and calls no module: it leaves out methods of a class of
+    the user's own, adapters and other activations.
+
+    >>> fused_otherwise(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval())
+    False
+
+    Args:
+        layer: Any module; false of others, and of one that does not run on states alone.
+    """
+    if not isinstance(layer, nn.TransformerEncoderLayer):
+        return False
+    first = next(layer.parameters())
+    x = torch.randn(2, 4, layer.norm1.normalized_shape[-1], generator=torch.Generator().manual_seed(0)).to(first)
+    try:
+        with torch.no_grad():
+            fused = layer(x)
+            with apart(layer):
+                usual = layer(x)
+    except Exception:  # what a layer of the user's own raises on states alone
+        return False
+    near = torch.finfo(first.dtype).eps ** 0.5
+    return not torch.allclose(fused, usual, near, near * float(usual.abs().max()))
 
 
 class _Turned:
@@ -367,8 +394,35 @@ def turn_blocks(network: nn.Module, blocks: Sequence[str] = ()) -> None:
     _mix_in(_TurnedBlock, network, blocks)
 
 
+_with_turned_states: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+"""Networks whose blocks run with the tokens first, and the names of the modules that read or give such states."""
+
+_tokens_first: WeakSet[nn.Module] = WeakSet()
+"""Those modules."""
+
+
+def turn_states(network: nn.Module, modules: Sequence[str] = ()) -> None:
+    """Let the states that modules read and give, (token, input, feature), be seen inputs first; the modules stay.
+
+    Args:
+        network: What they are in.
+        modules: Their names; none to let all states be seen as they are.
+    """
+    for name in _with_turned_states.pop(network, ()):
+        _tokens_first.discard(network.get_submodule(name))
+    if modules:
+        _with_turned_states[network] = tuple(modules)
+        _tokens_first.update(map(network.get_submodule, modules))
+
+
+def has_tokens_first(module: nn.Module) -> bool:
+    """Return whether the states of three axes that a module reads and gives are to be turned; see `turn_states`."""
+    return module in _tokens_first
+
+
 def run_like(network: nn.Module, other: nn.Module) -> None:
-    """Let the modules of a copy run as those of the network that it is a copy of."""
+    """Let the modules of a copy run, and be seen, as those of the network that it is a copy of."""
+    turn_states(network, _with_turned_states.get(other, ()))
     for kind, known in _mixed_in.items():
         _mix_in(kind, network, known.get(other, ()))
 
@@ -414,8 +468,11 @@ def _changes(modules: Sequence[nn.Module]) -> dict[nn.Module, dict[str, Any]]:
     changes: dict[nn.Module, dict[str, Any]] = {module: {} for module in modules if module in _held} if _held else {}
     if any(isinstance(module, _OF_TORCH) for module in modules):
         turned = {attention for module in modules for attention in _turned_attentions(module)}
+        # Members of a list may be those of one layer after the other.
         inner = [
-            [child for child in module.children() if isinstance(child, nn.MultiheadAttention)] for module in modules
+            [child for child in module.children() if isinstance(child, nn.MultiheadAttention)]
+            for module in modules
+            if not isinstance(module, nn.ModuleList | nn.Sequential)
         ]
         beside = {attention for several in inner if len(several) > 1 for attention in several}
         changes |= {module: change for module in modules if (change := _change_of(module, turned, beside))}

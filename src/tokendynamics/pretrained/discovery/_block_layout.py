@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tokendynamics.pretrained._torch_attention import is_hidden, why_whole
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, attention_layout
 from tokendynamics.pretrained.discovery._blocks import BlockCall
-from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, places_of
+from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, places_of, state_of
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._output_projection import output_projection
 from tokendynamics.pretrained.discovery._recomputed import TRUSTED, live_reader, recomputed_error
@@ -248,7 +248,8 @@ def _attention(
         crossing = keys_of_another_sequence(block) and (_shared_keys(call, block, recorded) or CROSSES_ALONE)
         return None, None, projected, crossing or _other_places(call, block) or str(problem)
     attending = seen.call
-    shape = torch.Size(()) if attending.x is None else attending.x.shape
+    read_states = state_of(*attending.arguments)
+    shape = torch.Size(()) if read_states is None else read_states.shape
     first = attending.module.batch_first if isinstance(attending.module, nn.MultiheadAttention) else None
     buffers = dict(attending.module.named_buffers())
     kept = Seen(shape, attending.arguments, buffers, seen.angles, first, seen.channels_first)
@@ -310,7 +311,9 @@ def _other_axis(block: BlockCall, recorded: Pass) -> str:
     if fits and not (y.ndim == 3 and _as_many_channels(block, recorded)):
         return ""
     inputs, tokens, width = y.shape[0], prod(y.shape[1:-1]), y.shape[-1]
-    rows, heads, places, _ = shapes[0]
+    (rows, heads, places, _), keys = shapes[0], block.attentions[0][1].key.shape[2]
+    if keys == tokens != places:
+        return f"{OTHER_PLACES} ({places} queries, {keys} keys)"
     if rows == inputs and places in (width, width // heads):
         return (
             f"{OTHER_AXIS} {places} channels{'' if places == width else ' of each head'}, not over the {tokens} tokens"

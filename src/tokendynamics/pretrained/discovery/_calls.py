@@ -29,7 +29,8 @@ def states_given(output: Any) -> Tensor | None:
     """Return the states in what a module gave; None where there are none.
 
     Modules give a tensor, a tuple or a list with the states first (OpenAI's GPT), a named tuple of several tensors
-    (Reformer), a dictionary, a dataclass or a namespace. Attention weights that come before the states are passed over.
+    (Reformer), a dictionary, a dataclass or a namespace. Attention weights that come before the states are passed over,
+    and so are masks (token, token) in what has names.
 
     >>> import torch
     >>> states_given([torch.ones(2), None]).tolist()
@@ -43,7 +44,10 @@ def states_given(output: Any) -> Tensor | None:
     if isinstance(named, Tensor):
         return named
     tensors = _tensors_in(output)
-    return next((tensor for tensor in tensors if not _are_weights(tensor)), next(iter(tensors), None))
+    several = [tensor for tensor in tensors if not _are_weights(tensor)]
+    if not isinstance(output, tuple | list):
+        several.sort(key=lambda tensor: tensor.ndim < 3)
+    return next(iter([*several, *tensors]), None)
 
 
 def all_states_given(output: Any) -> list[Tensor]:
@@ -465,23 +469,34 @@ def state_of(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | 
     """Return the first argument of real numbers: the states that a module reads.
 
     Of a module called by names alone that are none of the usual ones, the first tensor of three axes that is no mask.
+    Blocks of an nn.Sequential read them in a tuple or a dictionary, beside a mask.
     """
     candidates = [*positional[:1], *(named.get(name) for name in _STATE_NAMES)]
     if not positional:
         candidates += [
             value for name, value in named.items() if "mask" not in name and getattr(value, "ndim", None) == 3
         ]
+    candidates += [states_given(holder) for holder in positional[:1] if _holds_states(holder)]
     return next((entry for entry in candidates if isinstance(entry, Tensor) and entry.is_floating_point()), None)
+
+
+def _holds_states(value: Any) -> bool:
+    """Whether an argument is a tuple, a list or a dictionary whose states are of three axes at least."""
+    states = states_given(value) if isinstance(value, tuple | list | Mapping) else None
+    return states is not None and states.ndim > 2
 
 
 def with_state(
     x: Tensor, given: Tensor, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a module with other states: wherever the former ones stand, as query, key and value."""
-    return (
-        tuple(x if _is_same(value, given) else value for value in positional),
-        {name: x if _is_same(value, given) else value for name, value in named.items()},
-    )
+
+    def other(value: Any) -> Any:
+        if _holds_states(value) and _is_same(states_given(value), given):
+            return with_states_given(value, x)
+        return x if _is_same(value, given) else value
+
+    return tuple(map(other, positional)), {name: other(value) for name, value in named.items()}
 
 
 def as_features(states: Tensor | None, batch: int, tokens: int) -> Tensor | None:

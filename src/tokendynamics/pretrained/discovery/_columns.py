@@ -13,6 +13,7 @@ from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._torch_attention import InProjection, Projection
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._maps import (
+    AFFINE,
     ROUNDED,
     Affine,
     AsStored,
@@ -202,6 +203,8 @@ class Tracer:
         does = _does(call)
         if does is None:
             misfit = affine_misfit(call.module, call.x)
+            if misfit < AFFINE:
+                raise LayoutNotFoundError(f"{name} reads another number of features than its inner modules state")
             if misfit < ROUNDED:
                 came = f"{name} ({format_of(call.module)}) is a linear map only to {misfit:.1g}"
                 raise LayoutNotFoundError(f"{came}, as where it quantises what it reads")
@@ -310,9 +313,9 @@ def stored_how(call: ModuleCall) -> Storage | None:
 
 def _holds(module: nn.Module) -> bool:
     """Whether a module has weights, be they real numbers, packed ones, or packed ones in a buffer."""
-    if any(True for _ in module.parameters()) or weight_is_a_method(module) or isinstance(module, AsStored):
+    if any(True for _ in module.parameters()) or isinstance(module, AsStored):
         return True
-    return is_packed(module)
+    return any(weight_is_a_method(inner) or is_packed(inner) for inner in module.modules())
 
 
 def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Affine]) -> Affine | None:

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained._torch_attention import apart, hide_cross_attentions, turn_blocks
+from tokendynamics.pretrained._torch_attention import (
+    InProjection,
+    apart,
+    hide_cross_attentions,
+    turn_blocks,
+    turn_states,
+)
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, with_mask_by_ids
 from tokendynamics.pretrained.discovery._block_layout import Seen, block_layout, factor_after
 from tokendynamics.pretrained.discovery._blocks import (
@@ -78,13 +84,14 @@ def discover(
         LayoutNotFoundError: It has no list of blocks.
     """
     turn_blocks(network)  # what was found of another network with the same blocks need not hold here
+    turn_states(network)
     hide_cross_attentions(network)
     # What is found on a copy says nothing of how the blocks of the network itself run.
     itself = found_on == "the network itself"
     try:
         discovery = _discover(network, inputs, found_on, decoder=decoder)
     except TokensFirstError:
-        if not itself or not _turned(network, inputs):
+        if not itself or not (_turned(network, inputs) or _seen_turned(network, inputs)):
             raise
         discovery = _discover(network, inputs, found_on, decoder=decoder)
     several = any("; one can be read" in layer.problem for layer in discovery.layout.layers)
@@ -132,6 +139,31 @@ def _turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> b
                 return True
     turn_blocks(network)
     return False
+
+
+def _seen_turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> bool:
+    """Let the states of blocks that run with the tokens first be seen inputs first; return whether they do.
+
+    The arguments of the network itself must have the inputs first: their number is then that of the states.
+    """
+    counts = (2, 3)
+    with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
+        passes = [record(network, inputs(count)) for count in counts]
+        names = tuple(dict.fromkeys(block.call.name for block in _blocks(network, passes[0])))
+    shapes = [{call.y.shape for call in recorded.calls if call.name in names} for recorded in passes]
+    if [{shape[1] for shape in several} for several in shapes] != [{count} for count in counts]:
+        return False
+    tokens = {shape[0] for several in shapes for shape in several}
+    # Only lengths distinguish the axes of other modules.
+    recorded, count = next((one, count) for one, count in zip(passes, counts, strict=True) if count not in tokens)
+    axes: dict[str, set[Any]] = {}
+    for call in recorded.calls:
+        for tensor in (call.x, call.y) if call.name and not isinstance(call.module, InProjection) else ():
+            if tensor is not None and tensor.ndim == 3:
+                axes.setdefault(call.name, set()).add(tuple(tensor.shape[:2]))
+    first = {(length, count) for length in tokens}
+    turn_states(network, [name for name, several in axes.items() if several <= first])
+    return True
 
 
 def _same_in_another_order(usual: Sequence[ModuleCall], turned: Sequence[ModuleCall]) -> bool:

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tokendynamics.pretrained._torch_attention import run_like
+from tokendynamics.pretrained._torch_attention import has_tokens_first, run_like
 from tokendynamics.pretrained.network import weight_is_a_method
 
 _EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
@@ -168,11 +168,13 @@ def axes_of_places(module: nn.Module) -> int:
 
 
 def by_token(module: nn.Module, states: Tensor) -> Tensor:
-    """Return what a module reads or gives as (input, token, feature) where its features stand before its places.
+    """Return what a module reads or gives as (input, token, feature) where its features, or its tokens, stand before.
 
     >>> by_token(nn.Conv2d(3, 5, 1), torch.zeros(2, 3, 4, 4)).shape
     torch.Size([2, 16, 3])
     """
+    if states.ndim == 3 and has_tokens_first(module):
+        return states.transpose(0, 1)
     axes = axes_of_places(module)
     return states.flatten(2).mT if axes and states.ndim == axes + 2 else states
 
@@ -181,6 +183,8 @@ def as_read(module: nn.Module, states: Tensor, like: Tensor) -> Tensor:
     """Return states (input, token, feature) in the order of a module's own, of the shape of others but for features."""
     if by_token(module, like) is like:
         return states
+    if has_tokens_first(module):
+        return states.transpose(0, 1)
     return states.mT.reshape(like.shape[0], states.shape[-1], *like.shape[2:])
 
 
@@ -199,8 +203,9 @@ def probed(module: nn.Module, x: Tensor) -> Probed | None:
     if isinstance(module, Unpacked):
         return module.does if module.does.width == x.shape[-1] else None
     holds = any(True for _ in (*module.parameters(), *module.buffers())) or weight_is_a_method(module)
-    fits = width_read(module) in (None, x.shape[-1])
-    return Probed(x.shape[-1], format_of(module)) if holds and fits and affine_misfit(module, x) < _AFFINE else None
+    widths = _widths_inside(module)
+    fits = not widths or x.shape[-1] in widths
+    return Probed(x.shape[-1], format_of(module)) if holds and fits and affine_misfit(module, x) < AFFINE else None
 
 
 def format_of(module: nn.Module) -> str:
@@ -214,7 +219,7 @@ def format_of(module: nn.Module) -> str:
     return module._get_name() if values is None or type(values) is Tensor else type(values).__name__
 
 
-_AFFINE = 1e-3
+AFFINE = 1e-3
 """How far an affine map in a format with few bits may be from affine, relative to its largest output."""
 
 ROUNDED = 0.1
@@ -227,8 +232,13 @@ def width_read(module: nn.Module) -> int | None:
     >>> width_read(nn.Sequential(nn.Dropout(), nn.Linear(4, 6), nn.Linear(6, 5)))
     4
     """
+    return next(iter(_widths_inside(module)), None)
+
+
+def _widths_inside(module: nn.Module) -> list[int]:
+    """Return how many features a module and its inner ones read that say so, in the order in which they were added."""
     widths = (getattr(inner, "in_features", None) for inner in module.modules())
-    return next((width for width in widths if isinstance(width, int)), None)
+    return [width for width in widths if isinstance(width, int)]
 
 
 def affine_misfit(module: nn.Module, x: Tensor | None) -> float:
@@ -274,7 +284,10 @@ def map_of(module: nn.Module, width: int) -> Affine:
         module: Affine. A plain convolution of one place holds its map as it is.
         width: How many features it reads.
     """
-    packed, plain = is_packed(module), type(module) in _CONVOLUTIONS and getattr(module, "groups", 0) == 1
+    packed, plain = (
+        is_packed(module) or _of_whole_numbers(module),
+        type(module) in _CONVOLUTIONS and getattr(module, "groups", 0) == 1,
+    )
     if plain and not packed and axes_of_places(module):
         weight, bias = (getattr(module, name) for name in ("weight", "bias"))
         return Affine(weight.detach().flatten(1).mT, None if bias is None else bias.detach())
@@ -318,8 +331,12 @@ def is_packed(module: nn.Module) -> bool:
     packed = any(type(value) is not Tensor or not value.is_floating_point() for value in values)
     if packed or weight_is_a_method(module):
         return True
-    whole = any(value.ndim > 1 and not value.is_floating_point() for value in module.buffers(recurse=False))
-    return whole and isinstance(getattr(module, "in_features", None), int)
+    return _of_whole_numbers(module) and isinstance(getattr(module, "in_features", None), int)
+
+
+def _of_whole_numbers(module: nn.Module) -> bool:
+    """Whether a module holds a matrix of whole numbers, such as a packed weight or a table of places, in a buffer."""
+    return any(value.ndim > 1 and not value.is_floating_point() for value in module.buffers(recurse=False))
 
 
 def _dtype_of(module: nn.Module) -> torch.dtype | None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, states_given, with_state
+from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, state_of, states_given, with_state
+from tokendynamics.pretrained.discovery._maps import as_read, by_token
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 
@@ -418,18 +419,30 @@ def _multiple(usual: Tensor, shorter: Tensor) -> float | None:
 def _outputs(block: ModuleCall, states: Sequence[Tensor]) -> list[Tensor] | None:
     """Return what a block gives for other states than those of its call; None where it cannot be run by itself."""
     positional, named = block.arguments
-    tensors = (argument for argument in (*positional, *named.values()) if isinstance(argument, Tensor))
     try:
-        former = next(tensor for tensor in tensors if block.x is not None and tensor.shape == block.x.shape)
+        former = next(tensor for tensor in _tensors(block) if block.x is not None and _read(block, tensor))
         with torch.no_grad():
             several = []
             for state in states:
-                given, by_name = with_state(state.clone(), former, positional, named)
-                several.append(states_given(block.module(*given, **by_name)))
+                x = as_read(block.module, state, former).clone()
+                given, by_name = with_state(x, former, positional, named)
+                output = states_given(block.module(*given, **by_name))
+                several.append(None if output is None else by_token(block.module, output))
     except Exception:  # what a block of the user's own raises when it runs outside its network
         return None
     outputs = [output for output in several if output is not None]
     return outputs if len(outputs) == len(states) else None
+
+
+def _tensors(block: ModuleCall) -> list[Tensor]:
+    positional, named = block.arguments
+    several = (*positional, *named.values(), state_of(positional, named))
+    return [argument for argument in several if isinstance(argument, Tensor)]
+
+
+def _read(block: ModuleCall, tensor: Tensor) -> bool:
+    """Return whether an argument of a block is of the shape of its states."""
+    return block.x is not None and by_token(block.module, tensor).shape == block.x.shape
 
 
 def differ(one: Tensor, other: Tensor) -> bool:

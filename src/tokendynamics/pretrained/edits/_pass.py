@@ -18,6 +18,7 @@ from torch.utils import checkpoint as checkpointing
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained.discovery._calls import Hooks
+from tokendynamics.pretrained.discovery._maps import by_token
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.network import copied
 from tokendynamics.pretrained.packs import ids_in
@@ -81,7 +82,7 @@ class OwnTokens(ExitStack):
 
     def _keep(self, name: str, module: nn.Module) -> None:
         def hook(module: nn.Module, positional: Any, output: Any) -> None:
-            del module, positional
+            del positional
             if get_ident() != self._thread:
                 return
             # A tensor, or the first of a tuple or of transformers' outputs.
@@ -91,7 +92,7 @@ class OwnTokens(ExitStack):
                 first = next(iter(several), None)
             self._kept.pop(name, None)
             if isinstance(first, Tensor):
-                self._kept[name] = first
+                self._kept[name] = by_token(module, first)
 
         self.callback(module.register_forward_hook(hook).remove)
 
