@@ -113,6 +113,7 @@ def test_known_families_have_their_published_sizes() -> None:
         "gpt2-large": 774.0,
         "gpt2-xl": 1557.6,
         "distilgpt2": 81.9,
+        "gpt2-tiny": 2.6,
         # Without the untied output head of 32000 × dim.
         "llama-2-7b": 6738.4 - 131.1,
         "llama-2-13b": 13015.9 - 163.8,

@@ -179,7 +179,7 @@ def diagnose(
         CheckpointError: It cannot be found, read or trusted; or "untrained" of what has no configuration.
         ArgumentTypeError, ArgumentValueError, MemoryLimitError: A wrong argument or table, or not enough memory.
 
-    >>> assert diagnose("random:distilgpt2", "one text", layers=[1]).verdict.state == "undetermined"
+    >>> assert diagnose("random:gpt2-tiny", "one text", layers=[1]).verdict.state == "undetermined"
     """
     started, texts = datetime.now(UTC), default_texts() if texts is None else texts
     texts = with_options(texts, chat, window, special_tokens)

@@ -128,9 +128,9 @@ def flow_of(
         ArgumentValueError: No such layer, none, one that is no softmax of a bilinear form, another space or dtype.
 
     >>> from tokendynamics.pretrained import load
-    >>> flow = flow_of(load("random:distilgpt2:7"), layers=[1, 6])
+    >>> flow = flow_of(load("random:gpt2-tiny:7"), layers=[1, 6])
     >>> flow.heads, flow.dim, flow.attention.causal
-    (12, 768, True)
+    (12, 48, True)
 
     The embeddings of a prompt are where its flow starts: ``ckpt.states(ckpt.encode(text).ids).feed_forward[0]``.
     """
@@ -332,7 +332,7 @@ def nearest_statements(
             prompt that is empty or too long.
 
     >>> from tokendynamics.pretrained import load
-    >>> (near,) = nearest_statements(load("random:distilgpt2:7"), "a short text", 3, statements=["asymptotic-5.1"])
+    >>> (near,) = nearest_statements(load("random:gpt2-tiny:7"), "a short text", 3, statements=["asymptotic-5.1"])
     >>> near.relaxations, [one.name for one in near.violated]
     (('directions of tokens only',), ['ov is a multiple of the identity'])
     """

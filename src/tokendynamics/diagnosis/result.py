@@ -136,7 +136,7 @@ class Diagnosis(StoredResult):
             ``summary``. Likewise.
 
     >>> from tokendynamics.diagnosis import diagnose
-    >>> diagnosis = diagnose("random:distilgpt2", "a short text", layers=[1])
+    >>> diagnosis = diagnose("random:gpt2-tiny", "a short text", layers=[1])
     >>> diagnosis.audit.sizes["head"], diagnosis.trace.sizes["layer"]
     (12, 7)
     """

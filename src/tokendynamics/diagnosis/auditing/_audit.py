@@ -294,9 +294,9 @@ def audit(
         MemoryLimitError: Matrices larger than the free memory.
 
     >>> from tokendynamics.pretrained import load
-    >>> table = audit(load("random:distilgpt2"), layers=[1])
+    >>> table = audit(load("random:gpt2-tiny"), layers=[1])
     >>> int(table.V_rank[0]), bool(table.A_defined[0]), str(table.regime[0].item())
-    (768, True, 'mixed')
+    (48, True, 'mixed')
     """
     ckpt = as_checkpoint(ckpt)
     _check_choices(value, singular, spectra)

@@ -166,10 +166,10 @@ def compare(
         ArgumentTypeError, ArgumentValueError: Fewer than two models, names or dtypes that do not fit; see also `trace`.
         MemoryLimitError: The states of all texts in all models do not fit.
 
-    >>> models, texts = ("random:distilgpt2", "random:distilgpt2:1"), [[5, 9], [12, 3, 4], [1, 2]]
+    >>> models, texts = ("random:gpt2-tiny", "random:gpt2-tiny:1"), [[5, 9], [12, 3, 4], [1, 2]]
     >>> comparison = compare(*models, texts=texts, weights=False)
     >>> str(comparison.first_difference), comparison.models
-    ('the embedding', ('random:distilgpt2:0', 'random:distilgpt2:1'))
+    ('the embedding', ('random:gpt2-tiny:0', 'random:gpt2-tiny:1'))
     """
     started = datetime.now(UTC)
     _check_count(models, baseline, dtypes)

@@ -94,10 +94,10 @@ class Comparison(StoredResult):
         files: Names of the data files saved beside the report.
 
     >>> from tokendynamics.diagnosis import compare
-    >>> models, texts = ("random:distilgpt2", "random:distilgpt2:1"), [[5, 9], [12, 3, 4], [1, 2]]
+    >>> models, texts = ("random:gpt2-tiny", "random:gpt2-tiny:1"), [[5, 9], [12, 3, 4], [1, 2]]
     >>> comparison = compare(*models, texts=texts, weights=False)
     >>> comparison.models, comparison.difference.sizes["layer"]
-    (('random:distilgpt2:0', 'random:distilgpt2:1'), 7)
+    (('random:gpt2-tiny:0', 'random:gpt2-tiny:1'), 7)
     """
 
     SUMMARY: ClassVar[str] = SUMMARY

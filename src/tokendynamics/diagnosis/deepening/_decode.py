@@ -76,7 +76,7 @@ def decode(
         CheckpointError: No language head, a network whose tokens see later ones, or a state or a logit that is not
             finite: layer and number format are named.
 
-    >>> decode("random:distilgpt2", "one fish", passes=(0, 1)).token_id.shape
+    >>> decode("random:gpt2-tiny", "one fish", passes=(0, 1)).token_id.shape
     (2, 8)
     """
     ckpt = as_checkpoint(ckpt)
@@ -217,7 +217,7 @@ def logit_lens(ckpt: Model, text: Any, *, truncate: bool = False) -> xr.Dataset:
         CheckpointError: No language head; a state or a logit that is not finite, layer and number format are named.
 
     >>> from tokendynamics.pretrained import load
-    >>> lens = logit_lens(load("random:distilgpt2:0"), [464, 3290, 318])
+    >>> lens = logit_lens(load("random:gpt2-tiny:0"), [464, 3290, 318])
     >>> lens["agreement"].values[-1].item(), lens["token_id"].shape
     (1.0, (7, 3))
     """

@@ -81,7 +81,7 @@ def deeper(
         MemoryLimitError: More passes than can be stored.
 
     >>> from tokendynamics.pretrained import load
-    >>> table = deeper(load("random:distilgpt2"), "short", 2, weights="law", variants=("full", "attention-only"))
+    >>> table = deeper(load("random:gpt2-tiny"), "short", 2, weights="law", variants=("full", "attention-only"))
     >>> table["consensus"].sizes["variant"], table.undecoded
     (2, 'the language head was trained with other weights than those drawn')
     """

@@ -239,7 +239,7 @@ def passes(
         MemoryLimitError: More passes than can be stored.
 
     >>> from tokendynamics.pretrained import load
-    >>> table = passes(load("random:distilgpt2"), "a short text", 2, weights="law")
+    >>> table = passes(load("random:gpt2-tiny"), "a short text", 2, weights="law")
     >>> table.sizes["pass"], str(table.status.values[0])
     (3, 'all passes done')
     """

@@ -54,7 +54,7 @@ class Deeper(Readable):
         undecoded: The reason why there is no decoded text; empty if there is.
 
     >>> from tokendynamics.diagnosis import deeper
-    >>> repeated = deeper("random:distilgpt2", ["one fish", "two red birds"], 1)
+    >>> repeated = deeper("random:gpt2-tiny", ["one fish", "two red birds"], 1)
     >>> repeated.variants
     ('full', 'no-ffn', 'no-norm', 'attention-only')
     """

@@ -93,7 +93,7 @@ def head_effects(
         CheckpointError: The heads of no layer are known, a block's parts are not found, or the network is streamed.
 
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
-    >>> effects = head_effects("random:distilgpt2", texts, candidates=2)
+    >>> effects = head_effects("random:gpt2-tiny", texts, candidates=2)
     >>> effects.consensus_sensitivity.shape, int(effects.consensus_effect.notnull().sum())
     ((6, 12), 2)
     """

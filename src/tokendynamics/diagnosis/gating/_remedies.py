@@ -133,7 +133,7 @@ def remedies(
         CheckpointError: The parts of a layer are not found, or the network is streamed.
 
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
-    >>> table = remedies("random:distilgpt2", texts)
+    >>> table = remedies("random:gpt2-tiny", texts)
     >>> table.sizes["trial"], int((table.status == "measured").sum())  # λA needs rotary positions
     (14, 11)
     """

@@ -104,7 +104,7 @@ class Levers(Readable):
 
     >>> from tokendynamics.diagnosis import levers
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
-    >>> trials = levers("random:distilgpt2", texts, candidates=1)
+    >>> trials = levers("random:gpt2-tiny", texts, candidates=1)
     >>> trials.where, trials.consensus_sensitivity.shape
     (6, (6, 2))
     """

@@ -177,7 +177,7 @@ def what_if(
         CheckpointError: A variant that the layout cannot express.
 
     >>> from tokendynamics.pretrained import load
-    >>> effect = what_if(load("random:distilgpt2"), ["one text", "another"], {"attention": 0})
+    >>> effect = what_if(load("random:gpt2-tiny"), ["one text", "another"], {"attention": 0})
     >>> float(abs(effect.consensus_relative.sel(model="changed", site="feed_forward")).max().round(3)) < 0.2
     True
     """

@@ -68,7 +68,7 @@ def attention_seen(
             itself, the weights of one layer.
 
     >>> from tokendynamics.pretrained import load
-    >>> table = attention_seen(load("random:distilgpt2"), "a short text")
+    >>> table = attention_seen(load("random:gpt2-tiny"), "a short text")
     >>> table.received.dims, float(table.to_sink.max()) < 1e-6
     (('prompt', 'layer', 'head', 'token'), True)
     """

@@ -314,7 +314,7 @@ def shared_directions(
     Raises:
         ArgumentTypeError, ArgumentValueError: Fewer than two different texts, or some that this network does not read.
 
-    >>> table = shared_directions("random:distilgpt2", ["one fish", "two red birds", "it rains again"])
+    >>> table = shared_directions("random:gpt2-tiny", ["one fish", "two red birds", "it rains again"])
     >>> round(float(table.written.sel(direction="common", layer=6).sum()), 6)
     1.0
     """

@@ -57,7 +57,7 @@ def token_paths(
         ArgumentValueError: An empty prompt, or one longer than the context.
 
     >>> from tokendynamics.pretrained import load
-    >>> token_paths(load("random:distilgpt2"), "abc").position.dims
+    >>> token_paths(load("random:gpt2-tiny"), "abc").position.dims
     ('layer', 'token', 'axis')
     """
     ckpt = as_checkpoint(ckpt)
@@ -132,7 +132,7 @@ def token_clusters(
         ArgumentValueError: A prompt that is empty, too long or of fewer than three tokens that count; no such layer.
 
     >>> from tokendynamics.pretrained import load
-    >>> token_clusters(load("random:distilgpt2"), "a short text")["count"].dims
+    >>> token_clusters(load("random:gpt2-tiny"), "a short text")["count"].dims
     ('layer',)
     """
     ckpt = as_checkpoint(ckpt)

@@ -82,7 +82,7 @@ def source_tokens(
         ArgumentTypeError, ArgumentValueError: Fewer than two different texts, or some that this network does not read.
         CheckpointError: No layer's heads are known, or the attention does not show.
 
-    >>> table = source_tokens("random:distilgpt2", ["one fish", "two red birds", "it rains again"])
+    >>> table = source_tokens("random:gpt2-tiny", ["one fish", "two red birds", "it rains again"])
     >>> float(abs(table.contribution.sum("token") - table.added).max()) < 1e-6
     True
     """

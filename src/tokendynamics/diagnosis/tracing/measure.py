@@ -95,7 +95,7 @@ def trace(
             of tokens, are larger than the memory; or prompts whose states together are.
 
     >>> from tokendynamics.pretrained import load
-    >>> table = trace(load("random:distilgpt2"), "a short text")
+    >>> table = trace(load("random:gpt2-tiny"), "a short text")
     >>> table.sizes["layer"], float(table.mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, 0].round(1))
     (7, 0.0)
     """

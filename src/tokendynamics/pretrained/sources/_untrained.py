@@ -23,6 +23,8 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpt2-large": ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
     "gpt2-xl": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
     "distilgpt2": ("gpt2", {"n_layer": 6}),
+    # Nobody's network, for a first try: initial maps of this width act as those of distilgpt2 do.
+    "gpt2-tiny": ("gpt2", {"n_layer": 6, "n_embd": 48, "initializer_range": 0.08}),
     "llama-2-7b": ("llama", _LLAMA_2),
     "llama-2-13b": (
         "llama",
