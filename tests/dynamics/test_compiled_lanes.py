@@ -95,7 +95,7 @@ def test_order_and_lane_of_a_system_change_no_bit(kind: str, method: str):
         same(copies, together, copy, 4)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_system_alone_does_what_it_does_in_a_crowd(kind: str):
     case = Case.draw(kind, seed=1)

@@ -72,7 +72,7 @@ def test_velocity_and_layer_are_the_plain_sums(choice: Choice):
     close(flow.weight_factor * np.asarray(flow.attention.pattern(projected, t)), alphas, 1e-13)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("engine", "choice"), SOLUTIONS)
 def test_every_engine_follows_the_plain_sums(engine: str, choice: Choice, unchecked: None):
     system, starts = draw(choice)

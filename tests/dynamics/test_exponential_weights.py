@@ -198,6 +198,7 @@ _QK = [[[-2.5, -11.5], [0.0, 4.5]], [[5.0, -2.5], [11.0, 9.5]], [[-1.0, -1.0], [
 _OV = [[[0.2, 1.2], [1.2, -0.5]], [[-0.5, -0.5], [0.0, 0.1]], [[-0.4, 0.8], [0.0, 0.0]]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["dopri5", "dop853"])
 def test_a_token_that_falls_to_a_point_of_rest_faster_than_the_time_resolves_does_not_diverge(method: str) -> None:
     """It comes to rest at (2.112, −2.032): states stay bounded, and so is the field at them.

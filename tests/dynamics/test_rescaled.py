@@ -73,7 +73,7 @@ def tight(engine: Engine) -> dict[str, Any]:
     return {"engine": engine, "step": 0.02} if engine == "fixed" else {"engine": engine, "rtol": 1e-10, "atol": 1e-12}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rescaled_tokens_are_those_of_the_flow(engine: Engine, name: str) -> None:

@@ -55,7 +55,7 @@ def outcomes(name: str, size: tuple[int, int], count: int, **options: object) ->
     return statement.certify(run).outcomes.tolist()
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(8)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("name", FLOWS)
 def test_no_drawn_system_fails(name: str) -> None:
