@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -30,7 +29,7 @@ from tokendynamics.pretrained.discovery._recomputed import (
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
-from tokendynamics.pretrained.network import at_least_single
+from tokendynamics.pretrained.network import at_least_single, deep_copied
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _SEED = 3
@@ -275,7 +274,7 @@ def _cast_when_used(attention: nn.Module, dtype: torch.dtype, as_stored: bool) -
         id(value): value for module in attention.modules() if _is_large(module) for value in module.parameters()
     }
     shared |= {id(module): unpacked(module) for module in attention.modules() if is_packed(module)}
-    whole = without_hooks(copy.deepcopy(attention, shared)).eval()
+    whole = without_hooks(deep_copied(attention, shared)).eval()
     for module in whole.modules():
         if _is_large(module):
             module.register_forward_pre_hook(to_format)

@@ -175,6 +175,20 @@ def tensors_given(output: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
 
 
+def deep_copied(module: nn.Module, shared: Mapping[int, Any] | None = None) -> Any:
+    """Return a deep copy of a module, also of one that holds tensors of its last pass, with their gradients' graph.
+
+    Args:
+        module: Any.
+        shared: What stands for other objects in the copy, by their identity.
+    """
+    memo = dict(shared or {})
+    for inner in module.modules():
+        held = {name: value for name, value in vars(inner).items() if not name.startswith("_")}
+        memo |= {id(tensor): tensor.detach() for tensor in tensors_given(held) if not tensor.is_leaf}
+    return copy.deepcopy(module, memo)
+
+
 @contextmanager
 def ids_checked(network: nn.Module, arguments: Mapping[str, Any]) -> Iterator[None]:
     """Refuse token ids beyond a table of a custom network, whose vocabulary nothing states, in passes inside the block.
@@ -283,6 +297,6 @@ def copied_without_values(network: nn.Module, inside: tuple[str, ...] = ("",)) -
     named = network.named_parameters(remove_duplicate=False)
     chosen = {id(parameter): parameter for name, parameter in named if name.startswith(inside)}
     empty = {key: nn.Parameter(torch.empty_like(parameter, device="meta"), False) for key, parameter in chosen.items()}
-    copied = copy.deepcopy(network, empty)
+    copied = deep_copied(network, empty)
     run_like(copied, network)
     return copied

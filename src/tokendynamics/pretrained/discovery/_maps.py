@@ -7,7 +7,7 @@ is needed in another one, an `Unpacked` map stands for it.
 
 from __future__ import annotations
 
-import copy
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tokendynamics.pretrained._torch_attention import has_tokens_first, run_like
-from tokendynamics.pretrained.network import weight_is_a_method
+from tokendynamics.pretrained.network import deep_copied, weight_is_a_method
 
 _EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 _TOLERANCE = 1e-4
@@ -30,7 +30,7 @@ USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
 """Epsilons that are tried where a module does not name its own."""
 
 
-Gain: TypeAlias = Literal["weight", "1 + weight", "none"]
+Gain: TypeAlias = Literal["weight", "1 + weight", "√(1 − 1/n) · weight", "none"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,13 @@ class Norm:
 
     Attributes:
         kind: Which of the two.
-        gain: What multiplies the normalized features: the module's weight, 1 + that (Gemma), or nothing.
+        gain: What multiplies the normalized features: the module's weight, 1 + that (Gemma), that of a module which
+            divides by the deviation of a sample of n features (`Tensor.std`), or nothing.
         eps: Added under the root.
         width: How many features are normalized together.
         parameter: What the module calls the weight.
         by_function: Whether it is a function in the module, and not what the module does: it has no bias.
+        bias_parameter: What the module calls the bias.
     """
 
     kind: Literal["rms", "layer"]
@@ -52,6 +54,7 @@ class Norm:
     width: int
     parameter: str = "weight"
     by_function: bool = False
+    bias_parameter: str = "bias"
 
     def apply(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return the normalized features of x (…, n · width).
@@ -71,7 +74,9 @@ class Norm:
         """Return the gain, (width,), in the type of `like`; None for no gain."""
         if weight is None or self.gain == "none":
             return None
-        return weight.to(like) if self.gain == "weight" else 1.0 + weight.to(like)
+        if self.gain == "1 + weight":
+            return 1.0 + weight.to(like)
+        return weight.to(like) * (1.0 if self.gain == "weight" else math.sqrt(1 - 1 / self.width))
 
 
 def norms_by_function(width: int) -> tuple[Norm, ...]:
@@ -80,7 +85,11 @@ def norms_by_function(width: int) -> tuple[Norm, ...]:
     return tuple(Norm(kind, "none", eps, width, by_function=True) for kind in kinds for eps in USUAL_EPS)
 
 
-_WITHOUT_GAIN: list[tuple[Gain, str]] = [("none", "weight")]
+_WITH_GAIN: tuple[tuple[Literal["rms", "layer"], Gain], ...] = (
+    *(("rms", "weight"), ("rms", "1 + weight")),
+    *(("layer", "weight"), ("layer", "1 + weight"), ("layer", "√(1 − 1/n) · weight")),
+)
+_WITHOUT_GAIN: tuple[tuple[Literal["rms", "layer"], Gain], ...] = (("rms", "none"), ("layer", "none"))
 
 
 def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
@@ -103,16 +112,22 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
         return None
     named = {"weight": weight} if weight is not None else dict(module.named_parameters(recurse=False))
     weights = {name: given for name, given in named.items() if given is not bias and given.shape == (width,)}
-    kinds: tuple[Literal["rms", "layer"], ...] = ("rms", "layer")
-    gains: tuple[Gain, ...] = ("weight", "1 + weight")
-    forms: list[tuple[Gain, str]] = [(gain, name) for name in weights for gain in gains]
-    forms += [] if weight is not None else _WITHOUT_GAIN
-    candidates = [Norm(kind, gain, eps, width, name) for kind in kinds for gain, name in forms for eps in several_eps]
+    forms = [(kind, gain, name) for kind, gain in _WITH_GAIN for name in weights]
+    forms += [(kind, gain, "weight") for kind, gain in _WITHOUT_GAIN if weight is None]
+    # Of a module that calls its weight otherwise, another parameter may be the bias.
+    biases = {"bias": bias} | (weights if weight is None and bias is None else {})
+    candidates = [
+        Norm(kind, gain, eps, width, name, bias_parameter=shift)
+        for kind, gain, name in forms
+        for shift in biases
+        if shift != name
+        for eps in several_eps
+    ]
     rows, wanted = x.reshape(-1, width), y.reshape(-1, width).double()
     most = float(_TOLERANCE * wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 
     def misfit(norm: Norm, some: slice) -> float:
-        given = norm.apply(rows[some].double(), weights.get(norm.parameter), bias)
+        given = norm.apply(rows[some].double(), weights.get(norm.parameter), biases[norm.bias_parameter])
         return float((given - wanted[some]).abs().max())
 
     # What misses the first token, as most modules do, is tried on no other one.
@@ -459,6 +474,6 @@ def in_single_precision(network: nn.Module, *, values: bool = True) -> nn.Module
         values: Whether the numbers of its packed weights matter.
     """
     packed = [module for module in network.modules() if is_packed(module) and width_read(module) is not None]
-    copied = copy.deepcopy(network, {id(module): unpacked(module, values=values) for module in packed})
+    copied = deep_copied(network, {id(module): unpacked(module, values=values) for module in packed})
     run_like(copied, network)
     return nn.Module.float(copied)  # transformers' own refuses networks with packed weights

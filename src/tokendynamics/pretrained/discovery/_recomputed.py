@@ -17,6 +17,7 @@ from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import turned
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
+from tokendynamics.pretrained.network import at_least_single
 
 TRUSTED = 1e-5
 """Largest relative error of an attention recomputed from its factors, in float32: more is a wrong layout."""
@@ -130,12 +131,14 @@ def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
     if isinstance(module, nn.MultiheadAttention) and not isinstance(does, Norm):
         weight, bias = projection_of(module, cast("Projection", does))
         return Affine(weight.detach().mT, _detached(bias))
-    name = does.parameter if isinstance(does, Norm) else "weight"
-    weight, bias = getattr(module, name, None), getattr(module, "bias", None)
+    names = (does.parameter, does.bias_parameter) if isinstance(does, Norm) else ("weight", "bias")
+    weight, bias = (getattr(module, name, None) for name in names)
+    bias = bias if isinstance(bias, Tensor) else None  # of some modules it is a switch
     if isinstance(does, Norm):
         if does.by_function:  # what the module calls a bias is another one, such as a mask
             weight, bias = (weight if does.gain != "none" else None), None
-        like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
+        # In half precision 1 + the weight would be rounded.
+        like = at_least_single(weight) if weight is not None else torch.ones(does.width, dtype=torch.float64)
         gain = does.gain_of(weight, like)
         return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))
     if isinstance(does, Probed):

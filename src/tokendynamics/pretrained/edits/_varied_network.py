@@ -314,17 +314,16 @@ def _scale(
         came = f"{len(residual.feed_forward_modules)} ({', '.join(residual.feed_forward_modules)})"
         raise CheckpointError(where, "one module that writes to the residual stream", came)
     norm = residual.attention_norm if part == "attention" else residual.feed_forward_norm
-    ending, above = residual.kind == "added" and norm is not None, 0.0
+    ending, above, leaves = residual.kind == "added" and norm is not None, 0.0, ("weight", "bias")
     module = block.get_submodule(norm if ending and norm is not None else _writer(block, layout, part, dim, where))
     if ending:
-        weight = module.get_parameter("weight")
-        x = torch.randn(3, 5, len(weight), generator=torch.Generator().manual_seed(0)).to(weight)
+        x = torch.randn(3, 5, dim, generator=torch.Generator().manual_seed(0)).to(next(module.parameters()))
         with torch.no_grad():
             kind = norm_of(module, x, module(x))  # from what it does to random features
         if kind is None:
             raise CheckpointError(type(module).__name__, "an RMS norm or a LayerNorm", "another one")
-        above = gate - 1 if kind.gain == "1 + weight" else 0.0
-    for leaf, added in (("weight", above), ("bias", 0.0)):
+        above, leaves = gate - 1 if kind.gain == "1 + weight" else 0.0, (kind.parameter, kind.bias_parameter)
+    for leaf, added in zip(leaves, (above, 0.0), strict=True):
         parameter = getattr(module, leaf, None)
         if isinstance(parameter, Tensor):
             stack.callback(setattr, parameter, "data", parameter.data)
