@@ -6,7 +6,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,14 +43,7 @@ from tokendynamics.pretrained.edits.language_head import (
 )
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
-from tokendynamics.pretrained.encoding import (
-    Encoding,
-    as_tokenizer,
-    encoded,
-    load_image_processor,
-    load_tokenizer,
-    no_tokenizer,
-)
+from tokendynamics.pretrained.encoding import Encoding, Origin, encoded, no_tokenizer
 from tokendynamics.pretrained.feed_forward import (
     FeedForwardWeights,
     feed_forward_problem,
@@ -63,61 +56,6 @@ from tokendynamics.pretrained.network import evaluating, persistent_buffers, wei
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack, Packing, fewest_packs, filler_of, packing_of, packs_of
 from tokendynamics.provenance.whole import storage_errors
-
-
-@dataclass
-class Origin:
-    """Where a network comes from.
-
-    Attributes:
-        name: What to call it.
-        source: File or folder that was asked for.
-        folder: Folder with its tokenizer.
-        random_seed: Seed of untrained weights.
-        given_tokenizer: A tokenizer or image processor that came with the call.
-        notes: How its files were read, where they do not say so themselves.
-        config: What the files of its tokenizer are read with; None for the configuration in the folder.
-    """
-
-    name: str
-    source: Path | None = None
-    folder: Path | None = None
-    random_seed: int | None = None
-    given_tokenizer: Any | None = None
-    notes: tuple[str, ...] = ()
-    config: Any | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what is no tokenizer."""
-        as_tokenizer(self.given_tokenizer)
-
-    @property
-    def tokenizer(self) -> Any | None:
-        """The one of the call, or else the folder's; None if there is neither.
-
-        Raises:
-            CheckpointError: The folder's cannot be read.
-        """
-        if isinstance(self.tokenizer_or_error, CheckpointError):
-            raise self.tokenizer_or_error
-        return self.tokenizer_or_error
-
-    @cached_property
-    def tokenizer_or_error(self) -> Any | None:
-        """See `tokenizer`: the error in the place of one that cannot be read."""
-        if self.given_tokenizer is not None:
-            return as_tokenizer(self.given_tokenizer)
-        try:
-            return None if self.folder is None else load_tokenizer(self.folder, self.config)
-        except CheckpointError as error:
-            return error
-
-    @cached_property
-    def image_processor(self) -> Any | None:
-        """The one of the call (in the place of a tokenizer), or else the folder's; None if there is neither."""
-        if self.given_tokenizer is not None:
-            return self.given_tokenizer
-        return None if self.folder is None else load_image_processor(self.folder)
 
 
 def write_checkpoint(network: Any, tokenizer: Any | None, folder: Path, name: str) -> None:

@@ -15,7 +15,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, Checkp
 from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
-from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
+from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._filling import Network
 from tokendynamics.pretrained._remedied_network import remedies_in
@@ -27,6 +27,7 @@ from tokendynamics.pretrained.discovery._maps import in_single_precision
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.random_weights import discover_in_network
 from tokendynamics.pretrained.edits.language_head import base_of
+from tokendynamics.pretrained.encoding import Origin
 from tokendynamics.pretrained.length_dependence import noting_written_buffers
 from tokendynamics.pretrained.network import copied, evaluating, half_of, tensors_given, weights_of_evaluation
 from tokendynamics.pretrained.other_libraries import refusing, silenced

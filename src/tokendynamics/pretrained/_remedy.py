@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.pretrained._checkpoint import Origin
 from tokendynamics.pretrained._live import live_checkpoint
 from tokendynamics.pretrained._remedied_network import (
     Kind,
@@ -25,6 +24,7 @@ from tokendynamics.pretrained._remedied_network import (
     fitting_columns,
     remedies_in,
 )
+from tokendynamics.pretrained.encoding import Origin
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 
 

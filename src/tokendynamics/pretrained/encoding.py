@@ -1,4 +1,4 @@
-"""Text to token ids and back to something a person can read."""
+"""Text to token ids and back to something a person can read, and where a network's tokenizer comes from."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -430,3 +431,58 @@ def _readable(piece: str, tokenizer: Any) -> str:
             return next((f"<0x{byte:02X}>" for byte, spelt in bytes_to_unicode().items() if spelt == piece), piece)
         return text
     return piece
+
+
+@dataclass
+class Origin:
+    """Where a network comes from.
+
+    Attributes:
+        name: What to call it.
+        source: File or folder that was asked for.
+        folder: Folder with its tokenizer.
+        random_seed: Seed of untrained weights.
+        given_tokenizer: A tokenizer or image processor that came with the call.
+        notes: How its files were read, where they do not say so themselves.
+        config: What the files of its tokenizer are read with; None for the configuration in the folder.
+    """
+
+    name: str
+    source: Path | None = None
+    folder: Path | None = None
+    random_seed: int | None = None
+    given_tokenizer: Any | None = None
+    notes: tuple[str, ...] = ()
+    config: Any | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no tokenizer."""
+        as_tokenizer(self.given_tokenizer)
+
+    @property
+    def tokenizer(self) -> Any | None:
+        """The one of the call, or else the folder's; None if there is neither.
+
+        Raises:
+            CheckpointError: The folder's cannot be read.
+        """
+        if isinstance(self.tokenizer_or_error, CheckpointError):
+            raise self.tokenizer_or_error
+        return self.tokenizer_or_error
+
+    @cached_property
+    def tokenizer_or_error(self) -> Any | None:
+        """See `tokenizer`: the error in the place of one that cannot be read."""
+        if self.given_tokenizer is not None:
+            return as_tokenizer(self.given_tokenizer)
+        try:
+            return None if self.folder is None else load_tokenizer(self.folder, self.config)
+        except CheckpointError as error:
+            return error
+
+    @cached_property
+    def image_processor(self) -> Any | None:
+        """The one of the call (in the place of a tokenizer), or else the folder's; None if there is neither."""
+        if self.given_tokenizer is not None:
+            return self.given_tokenizer
+        return None if self.folder is None else load_image_processor(self.folder)

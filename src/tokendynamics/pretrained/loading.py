@@ -16,7 +16,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, Checkp
 from tokendynamics.numerics.arguments import as_device
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
+from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._dispatch import as_device_map, placement_of
 from tokendynamics.pretrained._filling import Network, shapes_of
 from tokendynamics.pretrained._live import check_live, live_checkpoint
@@ -26,6 +26,7 @@ from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery.random_weights import discover_in
 from tokendynamics.pretrained.edits._fresh_weights import initial_laws, of_std
 from tokendynamics.pretrained.edits.language_head import empty_with_head
+from tokendynamics.pretrained.encoding import Origin
 from tokendynamics.pretrained.network import dtype_of, empty_network, half_of, has_two_stacks
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import (

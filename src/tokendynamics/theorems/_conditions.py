@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,6 +102,13 @@ def layers_only(
     if reason is None:
         return None
     return (replace(undecided(tuple(trajectory.tensor.shape[:-3]), text), reason=reason),)
+
+
+def deviations_of(trajectory: Trajectory) -> Any:
+    """Return the deviations of a run that `layers_only` asked for them."""
+    if trajectory.deviations is None:
+        raise AssertionError
+    return trajectory.deviations
 
 
 def log_tolerance(trajectory: Trajectory) -> float:

@@ -174,7 +174,10 @@ def _after_output(block: ModuleCall, projected: int, residual: Residual, recorde
     if given is None or made is None or given.shape != made.shape:
         return ""
     given, made = (states.flatten(0, 1).double() for states in (given, made))
-    factor, shift = _affine_by_feature(given, made)
+    # Factor and constant by which each feature comes nearest, over its rows.
+    centred = given - given.mean(dim=0)
+    factor = (centred * made).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-300)
+    shift = made.mean(dim=0) - factor * given.mean(dim=0)
     if float((factor * given + shift - made).norm()) > _FITS * float(made.norm()):
         return "a function"
     return "" if bool(((factor - 1).abs() < _FITS).all()) else "a factor"
@@ -182,13 +185,6 @@ def _after_output(block: ModuleCall, projected: int, residual: Residual, recorde
 
 _FITS = 1e-4
 """Relative misfit below which each feature is another one times a factor, plus a constant."""
-
-
-def _affine_by_feature(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return factor and constant by which each feature of x, over its rows, comes nearest to that of y."""
-    centred = x - x.mean(dim=0)
-    factor = (centred * y).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-300)
-    return factor, y.mean(dim=0) - factor * x.mean(dim=0)
 
 
 def _without_attention(quiet: BlockCall, recorded: Pass, shape: tuple[int, int]) -> BlockLayout:

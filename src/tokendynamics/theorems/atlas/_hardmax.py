@@ -11,6 +11,7 @@ from tokendynamics.observables import diameter
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import (
     LIMIT,
+    deviations_of,
     flow_of_run,
     layers_only,
     log_tolerance,
@@ -62,9 +63,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         return refused
     flow = flow_of_run(trajectory)
     factor = flow.weight_factor
-    deviations, states = trajectory.deviations, trajectory.tensor.detach().double().cpu()
-    if deviations is None:
-        raise AssertionError
+    deviations, states = deviations_of(trajectory), trajectory.tensor.detach().double().cpu()
     start, share = states[..., 0, :, :], factor * float(trajectory.parameters["tau"])
     logs, times = deviations.log_diameter.cpu(), torch.as_tensor(np.asarray(trajectory.times))
     fall = torch.log1p(-(start.shape[-2] * share * least_weight(flow, start)).clamp_max(1.0))[..., None]

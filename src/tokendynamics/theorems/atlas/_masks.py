@@ -11,6 +11,7 @@ from tokendynamics.observables import diameter
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import (
     LIMIT,
+    deviations_of,
     flow_of_run,
     integration_tolerance,
     layers_only,
@@ -135,9 +136,7 @@ def _rooted_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     text = "the largest distance of tokens shrinks by 1 − ε^r over r layers"
     if (refused := layers_only(trajectory, text, _bare)) is not None:
         return refused
-    flow, deviations = flow_of_run(trajectory), trajectory.deviations
-    if deviations is None:
-        raise AssertionError
+    flow, deviations = flow_of_run(trajectory), deviations_of(trajectory)
     start = trajectory.tensor.detach().double().cpu()[..., 0, :, :]
     steps = radius(visible(flow, start.shape[-2]))
     layers = torch.as_tensor(np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0]))

@@ -91,10 +91,11 @@ def _elapsed(trajectory: Trajectory, growing: bool = True) -> Tensor:
 # --- one point -------------------------------------------------------------------------------------------------------
 
 
-def _rate_is_enough(flow: Flow) -> tuple[Hypothesis, ...]:
+def _of_rate(flow: Flow, name: str, why: str) -> tuple[Hypothesis, ...]:
+    """Return what is assumed of a rate that is a function of time."""
     if not (isinstance(flow.space, Normalized) and callable(flow.space.rate)):
         return ()
-    return (measured.assumed("∫α diverges", "the rate is a function of time, and with ∫α < ∞ tokens stop on the way"),)
+    return (measured.assumed(name, f"the rate is a function of time{why}"),)
 
 
 def _convergence_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
@@ -106,7 +107,7 @@ def _convergence_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
         *measured.multiple_of_the_identity(flow),
         measured.above("β is positive", beta, 0.0, "β"),
         *measured.positive_multiples(flow),
-        *_rate_is_enough(flow),
+        *_of_rate(flow, "∫α diverges", ", and with ∫α < ∞ tokens stop on the way"),
     )
     if not all(one.anywhere for one in circuits):
         return (*sizes, *circuits)
@@ -214,16 +215,10 @@ def _narrow_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
         known("qk known at all times", True, seen),
         measured.constant(flow.attention.ov, "ov"),
         *measured.positive_multiples(flow),
-        *_rate_is_positive(flow),
+        *_of_rate(flow, "the rate is positive", ""),
         tokens,
         measured.above("tokens in a narrow cone", room, 0.0, "1/(100 ℓ² max(1, ‖qk‖²)) − δ, 1 − δ the least cosine,"),
     )
-
-
-def _rate_is_positive(flow: Flow) -> tuple[Hypothesis, ...]:
-    if not (isinstance(flow.space, Normalized) and callable(flow.space.rate)):
-        return ()
-    return (measured.assumed("the rate is positive", "the rate is a function of time"),)
 
 
 def _settled(flow: Flow, radii: Tensor, before: float) -> Tensor:

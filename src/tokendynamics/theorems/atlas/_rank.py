@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import flow_of_run, layers_only, log_tolerance, never_above
+from tokendynamics.theorems._conditions import deviations_of, flow_of_run, layers_only, log_tolerance, never_above
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
@@ -81,9 +81,7 @@ def _iterated(logs: Tensor, constant: Tensor, layers: Tensor) -> Tensor:
 
 def mixed_norm(trajectory: Trajectory) -> Tensor:
     """Return the logarithm of (‖R‖₁ ‖R‖_∞)^½ by layer, R the deviations from the mean token, (…, time)."""
-    deviations = trajectory.deviations
-    if deviations is None:
-        raise AssertionError
+    deviations = deviations_of(trajectory)
     rest = (deviations.shape - deviations.shape.mean(dim=-2, keepdim=True)).double().cpu().abs()
     columns, rows = rest.sum(dim=-2).amax(dim=-1), rest.sum(dim=-1).amax(dim=-1)
     return (columns.log() + rows.log()) / 2 + math.log(2) * deviations.exponent.cpu()
@@ -101,9 +99,7 @@ def _collapse_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     text = "the largest distance of tokens after a layer is at most K times the cube of that before"
     if (refused := layers_only(trajectory, text, _bare)) is not None:
         return refused
-    flow, deviations = flow_of_run(trajectory), trajectory.deviations
-    if deviations is None:
-        raise AssertionError
+    flow, deviations = flow_of_run(trajectory), deviations_of(trajectory)
     tau, times = float(trajectory.parameters["tau"]), torch.as_tensor(np.asarray(trajectory.times))
     systems = deviations.exponent.shape[:-1]
     logs = deviations.log_diameter.cpu()
@@ -166,9 +162,7 @@ def _skip_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     text = "a layer leaves at least the share ρ − τω Σ_h ‖ov_h‖ tanh(‖qk_h‖D²/4) of the largest distance D of tokens"
     if (refused := layers_only(trajectory, text, _with_skip)) is not None:
         return refused
-    flow, deviations = flow_of_run(trajectory), trajectory.deviations
-    if deviations is None:
-        raise AssertionError
+    flow, deviations = flow_of_run(trajectory), deviations_of(trajectory)
     residual, tau = (float(trajectory.parameters[name]) for name in ("residual", "tau"))
     logs, times = deviations.log_diameter.cpu(), torch.as_tensor(np.asarray(trajectory.times))
     turned = torch.tanh(_norms(flow, "qk").unsqueeze(-2) * (2 * logs[..., :-1, None]).exp() / 4)
