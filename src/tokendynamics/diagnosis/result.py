@@ -23,10 +23,8 @@ from tokendynamics.diagnosis.verdict import (
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_choice, as_integer, as_text
 from tokendynamics.numerics.errors import shown
-from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.edits.variant import NAMED, PARTS
 from tokendynamics.provenance.manifest import plain
-from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results import Refused
 from tokendynamics.results.door import pages
 from tokendynamics.results.result import StoredResult, reason_of
@@ -193,21 +191,9 @@ class Diagnosis(StoredResult):
         return summary(self)
 
     @classmethod
-    @typed_arguments
-    def open(cls, folder: str | Path) -> Diagnosis:
-        """Read what `save` or the command wrote, in either format; the sentences are those that were written.
-
-        Args:
-            folder: Where it was saved.
-
-        Raises:
-            ArgumentValueError: Nothing there, or no diagnosis, or a damaged one, or one whose data changed since.
-            MemoryLimitError: A file declares more than the memory.
-        """
-        settle_results(folder)
-        fields = stored_fields(Path(folder))
-        check_unchanged(Path(folder))
-        return cls(**fields)
+    def _stored(cls, folder: Path) -> Diagnosis:
+        """Return the diagnosis that a folder holds; see `open`."""
+        return cls(**stored_fields(folder))
 
     def plot(self) -> Any:
         """Return the shares of a token's direction over depth as an Altair chart.

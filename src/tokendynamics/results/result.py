@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import xarray as xr
 
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import write_json
-from tokendynamics.provenance.whole import check_free, whole_folder
+from tokendynamics.provenance.whole import check_free, check_unchanged, settle_results, whole_folder
 from tokendynamics.results.door import pages
 from tokendynamics.results.tables import Format, file_names, save_tables
 from tokendynamics.words import Finding, plural
@@ -148,6 +148,9 @@ class Result(Readable):
         return pages().explore(path, self, observables=observables)
 
 
+AnyStored = TypeVar("AnyStored", bound="StoredResult")
+
+
 class StoredResult(Result):
     """What is saved as a folder: its datasets, a summary in JSON, and a manifest."""
 
@@ -202,6 +205,29 @@ class StoredResult(Result):
         with whole_folder(place, self.manifest, self.WRITER, overwrite=overwrite) as made:
             self.write_data(made, format)
         return tuple(place / name for name in names)
+
+    @classmethod
+    @typed_arguments
+    def open(cls: type[AnyStored], folder: str | Path) -> AnyStored:
+        """Read what `save` or the command wrote, in either format; the sentences are those that were written.
+
+        Args:
+            folder: Where it was saved.
+
+        Raises:
+            ArgumentValueError: Nothing there, or another kind of result, or a damaged one, or one whose data changed
+                since.
+            MemoryLimitError: A file declares more than the memory.
+        """
+        settle_results(folder)
+        result = cls._stored(Path(folder))
+        check_unchanged(Path(folder))
+        return result
+
+    @classmethod
+    def _stored(cls, folder: Path) -> Any:
+        """Return what a folder holds; see `open`."""
+        raise NotImplementedError
 
     def write_data(self, made: Path, format: Format) -> None:
         """Write the datasets and the summary into a folder from `whole_folder`.

@@ -17,9 +17,7 @@ from tokendynamics.diagnosis.verdict import FigureName, Verdict, verdict_as_plai
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_text
 from tokendynamics.numerics.errors import shown
-from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
-from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import Dims, axes_of, conventions_of, findings_of, one_of, open_table, opening
 from tokendynamics.words import Convention, Finding, listing, plural
@@ -170,21 +168,9 @@ class Comparison(StoredResult):
         return summary(self)
 
     @classmethod
-    @typed_arguments
-    def open(cls, folder: str | Path) -> Comparison:
-        """Read what `save` or the command wrote, in either format; the sentences are those that were written.
-
-        Args:
-            folder: Where it was saved.
-
-        Raises:
-            ArgumentValueError: Nothing there, or no comparison, or a damaged one, or one whose data changed since.
-            MemoryLimitError: A file declares more than the memory.
-        """
-        settle_results(folder)
-        fields = stored_comparison(Path(folder))
-        check_unchanged(Path(folder))
-        return cls(**fields)
+    def _stored(cls, folder: Path) -> Comparison:
+        """Return the comparison that a folder holds; see `open`."""
+        return cls(**stored_comparison(folder))
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:

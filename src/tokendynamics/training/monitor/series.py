@@ -18,9 +18,7 @@ from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, DESCRIPTIONS, LABELS
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import shown
-from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import manifest
-from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import nothing_saved, open_table
 from tokendynamics.training.monitor.changes import (
@@ -215,24 +213,13 @@ class Series(StoredResult):
         return manifest(self.command, self.parameters, seed=None, started=datetime.now(UTC), threads=threads)
 
     @classmethod
-    @typed_arguments
-    def open(cls, folder: str | Path) -> Series:
-        """Read what `save` wrote.
-
-        Args:
-            folder: Where it was saved.
-
-        Raises:
-            ArgumentValueError: Nothing there, or nothing that a monitor saved, or something damaged or changed since.
-            MemoryLimitError: A file declares more than the memory.
-        """
-        settle_results(folder)
-        place = Path(folder)
-        if not (place / cls.SUMMARY).exists():
-            raise nothing_saved(place, _WANTED, cls.SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
+    def _stored(cls, folder: Path) -> Series:
+        """Return the series that a folder holds; see `open`."""
+        if not (folder / cls.SUMMARY).exists():
+            raise nothing_saved(folder, _WANTED, cls.SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
         after_norm = {name: dims for name, dims in STORED.items() if name.startswith(FINAL_NORM)}
         needed = {name: dims for name, dims in STORED.items() if name not in after_norm}
-        table = open_table(place, _TABLE, needed, _WANTED, LABELS, optional=after_norm)
+        table = open_table(folder, _TABLE, needed, _WANTED, LABELS, optional=after_norm)
         try:
             texts = [list(map(str, pair)) for pair in zip(table.prompt.values, table.text.values, strict=True)]
             series = cls(dict(table.attrs), texts)
@@ -240,7 +227,6 @@ class Series(StoredResult):
                 series.add(look)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ArgumentValueError("folder", _WANTED, f"{folder} ({shown(str(error))})") from error
-        check_unchanged(place)
         return series
 
     @property
