@@ -11,6 +11,9 @@ import torch
 
 import tokendynamics as td
 from diagnosis.test_heads import ids_of, kappa_of, loss_of, network_of, projection_of
+from tokendynamics.diagnosis.gating import _joint
+from tokendynamics.diagnosis.gating._result import Halves
+from tokendynamics.diagnosis.gating.trials import Costs, EffectEstimate, Trials
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.pretrained.edits.variant import Variant
 
@@ -114,7 +117,9 @@ def test_a_cost_above_the_budget_is_not_advised() -> None:
     bound = td.joint_levers(network, prompts, candidates=4, most=2, loss=costly, budget=0.5, sink_ratio=1e6)
     assert free.table.sizes["step"] >= 1
     assert bound.changes == {}
-    assert "at a cost of at most 0.5." in bound.text
+    assert "at a cost of at most 0.5; it is 0." in bound.text
+    assert "measured" not in bound.text
+    assert "the sets found were measured on 5 others." in free.text
 
 
 @pytest.mark.parametrize("much", [False, True])
@@ -140,8 +145,31 @@ def test_near_one_point_a_change_counts_at_any_cost(much: bool) -> None:
         assert "at a cost of at most" not in answer.text
     else:
         assert answer.changes == {}
-        assert answer.text.startswith("No part or head tried lowers similarity κ after layer 4 (0.")
-        assert ") at a cost of at most 0.5. " in answer.text
+        assert answer.text.startswith(
+            "No part or head tried lowers similarity κ after layer 4 at a cost of at most 0.5; it is 0."
+        )
+
+
+@pytest.mark.parametrize("dear", [False, True])
+def test_what_is_dear_on_the_texts_that_measure_it_denies_no_other_change(dear: bool) -> None:
+    """A search takes what does most within the budget on its own texts: a smaller change may be within it on all."""
+    kappa, cost = (EffectEstimate(value, value - 0.01, value + 0.01) for value in (-0.025, 0.021))
+    gain = kappa if dear else EffectEstimate(-0.025, -0.06, 0.01)
+    step = _joint._Step({(28, 0): 0.5}, (28, 0), kappa, gain, cost)
+    trials, costs, search = (object.__new__(kind) for kind in (Trials, Costs, _joint._Search))
+    trials.where = 30
+    vars(costs).update(budget=0.02, unit=" nats")
+    vars(search).update(little=False, much=False, costs=costs, singles=24, sets=3)
+    halves = Halves(["a", "b"], ["c", "d"], "text")
+    for steps, subject in (([step], "The change found does not lower"), ([step, step], "No set found lowers")):
+        text = _joint._words(EffectEstimate(0.35, 0.26, 0.44), trials, steps, 0, search, halves)
+        assert text.startswith(
+            f"{subject} similarity κ after layer 30 significantly at a cost of at most 0.02 nats; it is 0.35 "
+            "(95 % CI 0.26–0.44). The best change on the texts that chose it, the attention of layer 28 (α = 0.5), "
+            "changes it on the others by −0.025"
+        )
+        assert ("which is above the budget" in text) == dear
+        assert ("which is not significant" in text) != dear
 
 
 def costly(network: Any) -> float:

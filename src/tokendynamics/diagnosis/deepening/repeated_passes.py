@@ -425,7 +425,7 @@ def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str
         "reference_token": reference,
         "seed": how.seed if how.weights != "fixed" else "nothing is drawn",
         "std": std if how.weights != "fixed" else "nothing is drawn",
-        "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
+        "consensus": "E = 1 − mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
         "tokens": "all count, massive ones too",
         "layers": ckpt.architecture.layers,
         "resolution": 100 * resolution_of(ckpt.dtype),
@@ -436,7 +436,7 @@ def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str
 
 
 _WORDS: Mapping[str, str] = {
-    "consensus": "E = 1 - mean |cos| with the reference token (asymptotic (25)); 0 is consensus",
+    "consensus": "E = 1 − mean |cos| with the reference token (asymptotic (25)); 0 is consensus",
     "consensus_signed": "1 - mean cos with the reference token; 0 to 2",
     "mean_pair_cosine": "mean cosine over pairs of different tokens",
     "log_norm": "logarithm of the median norm",

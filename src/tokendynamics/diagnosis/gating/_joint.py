@@ -259,7 +259,7 @@ def _answered(name: str, trials: Trials, steps: Sequence[_Step], search: _Search
     kappa = trials.kappa
     text = _words(kappa, trials, steps, reported, search, halves)
     words = {"kappa": kappa.value, "singles": search.singles, "sets": search.sets, "summary": text}
-    words |= {"tried": _tried(search, halves), "loss_unit": search.costs.unit.strip()}
+    words |= {"tried": _tried(search, halves, steps), "loss_unit": search.costs.unit.strip()}
     table = _as_dataset(name, steps, reported, trials.where, halves).assign_attrs(words)
     return JointLevers(
         table, kappa.value, trials.where, changes, search.singles, search.sets, text, _conventions(search, halves)
@@ -273,11 +273,12 @@ def _words(
     plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE, at_most=1.0)
     unit = search.costs.unit
     if search.little:
-        return f"No change is needed to avoid consensus: κ′ is below {LITTLE:g} ({similarity}: {plain}). {NONE_TRIED}"
-    tried = _tried(search, halves)
+        needless = f"No change is needed to avoid consensus, as κ′ is below {LITTLE:g}"
+        return f"{needless}. {similarity[0].upper()}{similarity[1:]} is {plain}. {NONE_TRIED}"
+    tried = _tried(search, halves, steps)
     within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
     if not steps:
-        return f"No part or head tried lowers {similarity} ({plain}){within}. {tried}"
+        return f"No part or head tried lowers {similarity}{within}; it is {plain}. {tried}"
     step = steps[max(reported - 1, 0)]
     names = listing([f"{_part(*place)} (α = {value:g})" for place, value in step.values.items()])
     if reported:
@@ -291,11 +292,15 @@ def _words(
     if math.isnan(step.cost.value):
         best = _at_unknown_cost(steps, similarity, plain)
         return f"No change is advised because the loss of this network is unknown. {best} {tried}"
-    best = f"The best single change tried, {names}, changes it by {step.kappa.as_change}"
+    # The search takes what does most within the budget on its own texts; on the others a smaller change may be cheaper.
+    best = f"The best change on the {halves.noun}s that chose it, {names}, changes it on the others"
     why = f"and the loss by {step.cost.as_change}{unit}, which is above the budget"
     if not step.gain.high < 0:
         why = "which is not significant"
-    return f"No change lowers {similarity} ({plain}) significantly{within}. {best}, {why}. {tried}"
+    subject = "The change found does not lower" if len(steps) == 1 else "No set found lowers"
+    return (
+        f"{subject} {similarity} significantly{within}; it is {plain}. {best} by {step.kappa.as_change}, {why}. {tried}"
+    )
 
 
 def _at_unknown_cost(steps: Sequence[_Step], similarity: str, plain: str) -> str:
@@ -310,10 +315,11 @@ def _at_unknown_cost(steps: Sequence[_Step], similarity: str, plain: str) -> str
     )
 
 
-def _tried(search: _Search, halves: Halves) -> str:
+def _tried(search: _Search, halves: Halves, steps: Sequence[_Step]) -> str:
+    measured = f"; the sets found were measured on {len(halves.measuring)} others" if steps else ""
     return (
         f"{plural(search.singles, 'single change')} and {plural(search.sets, 'larger set')} were tried on "
-        f"{plural(len(halves.finding), halves.noun)}; the sets found were measured on {len(halves.measuring)} others."
+        f"{plural(len(halves.finding), halves.noun)}{measured}."
     )
 
 

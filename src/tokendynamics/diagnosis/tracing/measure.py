@@ -269,7 +269,7 @@ def conventions_of_trace(
         "prompt_noun": noun,
         "tokenization": ckpt.tokenization if any_text else untokenized,
         "sinks": handling,
-        "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
+        "consensus": "E = 1 − mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
         "reference_token": "consensus_first: first token that counts; consensus_last: last token that counts",
         "effective_rank": "exp of the entropy of the squared singular values",
         "sites": _sites_in_words(ckpt.architecture, ckpt.layout),

@@ -29,9 +29,9 @@ AXES: Dims = {
 
 DESCRIPTIONS: dict[str, str] = {
     # (prompt, layer, site, sinks)
-    "consensus_first": "E = 1 - mean |cos| with the first token that counts (asymptotic (25)); 0 is consensus",
+    "consensus_first": "E = 1 − mean |cos| with the first token that counts (asymptotic (25)); 0 is consensus",
     "consensus_first_signed": "1 - mean cos with the first token that counts; 0 to 2",
-    "consensus_last": "E = 1 - mean |cos| with the last token that counts (asymptotic (25)); 0 is consensus",
+    "consensus_last": "E = 1 − mean |cos| with the last token that counts (asymptotic (25)); 0 is consensus",
     "mean_pair_cosine": "mean cosine over pairs of different tokens; NaN where fewer than two count",
     "effective_rank": "exp of the entropy of the squared singular values",
     "effective_rank_unit_rows": "the same of unit rows, so that no large token dominates",
