@@ -115,11 +115,11 @@ def test_the_worst_layer_is_by_state_then_by_measure(
         (("spread",) * 3, "one point", "spread after every layer, one point after the final norm"),
         (("spread",), None, "spread after the only layer"),
         (("spread", "consensus", "spread"), None, "spread after the last layer; worst: consensus, layer 2"),
-        (("consensus",) * 2, None, "consensus after the last layer; worst: consensus, layer 2"),
-        (("undetermined", "spread"), None, "spread after the last layer; worst: spread, layer 2"),
+        (("consensus",) * 2, None, "consensus after the last layer"),
+        (("undetermined", "spread"), None, "spread after the last layer"),
     ],
 )
-def test_the_headline_says_where_it_is_worst_only_where_something_is(
+def test_the_headline_has_a_worse_state_only_where_there_is_one(
     layers: tuple[State, ...], final: State | None, headline: str
 ) -> None:
     worst = Worst(layers[1] if layers[1:] else layers[0], min(2, len(layers)))

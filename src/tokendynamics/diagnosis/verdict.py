@@ -133,11 +133,12 @@ class Verdict(Readable):
 
     @property
     def headline(self) -> str:
-        """The state after the last layer, after the final norm if that changes it, and where it is worst."""
+        """The state after the last layer, after the final norm if that changes it, and a worse one on the way."""
         normed = "" if self.final_norm in (None, self.state) else f", {self.final_norm} after the final norm"
         if set(self.layers) in ({"spread"}, {"undetermined"}):
             return f"{self.state} after {'every' if self.layers[1:] else 'the only'} layer{normed}"
-        return f"{self.state} after the last layer{normed}; worst: {self.worst}"
+        worst = "" if self.worst.state == self.state else f"; worst: {self.worst}"
+        return f"{self.state} after the last layer{normed}{worst}"
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -25,6 +25,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.directions import lengths
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.edits.language_head import no_head
 from tokendynamics.pretrained.edits.states import SiteStates
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.encoding import pieces_of
@@ -502,7 +503,7 @@ def _reading(ckpt: Checkpoint, shared: SharedDirections, words: int, read: slice
                 check_logits(ckpt, logits, "the language head on shared directions")
                 ids.append(logits[: len(some)].float().topk(min(words, logits.shape[-1])).indices.cpu())
     except CheckpointError as error:
-        return {}, str(error)
+        return {}, "the network has no language head" if str(error) == no_head(ckpt.name) else str(error)
     shown = torch.cat(ids)
     token_ids = torch.full((*states.shape[:2], shown.shape[-1]), -1)
     token_ids[:, read] = shown.unflatten(0, (len(states), -1))
