@@ -95,3 +95,31 @@ def test_states_and_gates_are_those_of_the_blocks() -> None:
 def test_blocks_of_one_class_on_both_sides_of_another_module_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"all blocks in one list .*, got 2 of 3 Block in the longest"):
         td.load(network_of(Pool()), inputs=inputs)
+
+
+class Normed(nn.Module):
+    """A norm between blocks without attention, as in TimesNet; or around what each adds, where they give no states."""
+
+    def __init__(self, *, around: bool) -> None:
+        super().__init__()
+        self.blocks: Any = nn.ModuleList(nn.Sequential(Linear()) if around else Block() for _ in range(3))
+        self.norm, self.around = nn.LayerNorm(DIM), around
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = self.norm(x + block(x) if self.around else block(x))
+        return x
+
+
+def test_blocks_with_a_norm_between_them_hand_on_their_states() -> None:
+    torch.manual_seed(0)
+    network, x = Normed(around=False).eval(), torch.randn(1, 6, DIM)
+    ckpt = td.load(network, inputs=lambda count: {"x": torch.randn(count, 6, DIM)})
+    states = ckpt.states({"x": x}).feed_forward
+    for number, block in enumerate(network.blocks, 1):
+        x = block(x)
+        torch.testing.assert_close(states[number], x[0].detach())
+        x = network.norm(x)
+    assert [layer.joins for layer in ckpt.layout.layers] == [False, True, True]
+    with pytest.raises(CheckpointError, match="whose modules read what the one before them gave"):
+        td.load(Normed(around=True).eval(), inputs=lambda count: {"x": torch.randn(count, 6, DIM)})

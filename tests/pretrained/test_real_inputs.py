@@ -168,3 +168,20 @@ def test_channels_that_are_folded_into_the_inputs_are_named(several: int) -> Non
 def test_several_inputs_in_one_tensor_are_named_as_such(live: Any) -> None:
     with pytest.raises(ArgumentValueError, match="one input, with a first axis of length 1, got"):
         td.trace(live, [{"series": series_of(2, 9, 3)}])
+
+
+class OfThree(Folded):
+    """A norm with a gain for each of three channels makes three of one (RevIN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gains = nn.Parameter(torch.rand(3))
+
+    def forward(self, series: Tensor, padding: Tensor | None = None) -> Tensor:
+        return super().forward(series * self.gains, padding)
+
+
+def test_channels_that_no_input_has_alone_are_read_by_the_module_inside() -> None:
+    ckpt: Any = td.load(OfThree().eval(), inputs=torch.randn(2, 32, 3))
+    with pytest.raises(ArgumentValueError, match=r"got 3 sequences from one of shape \(1, 32, 1\); .* load the module"):
+        td.trace(ckpt, [series_of(32, 1) for _ in range(2)])

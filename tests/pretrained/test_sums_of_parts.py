@@ -381,3 +381,53 @@ def test_what_heads_add_is_not_read_where_the_state_is_multiplied() -> None:
         words = "a norm, or a factor that is learned, of each feature or of the state, follows the heads in every layer"
         assert shared.attrs["no_heads"] == ("" if there else words)
         assert ("written_by_head" in shared) == there
+
+
+class Turned(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mT
+
+
+class BatchNormed(nn.Module):
+    """Batch norms behind both sums, between modules that turn the axes, as in PatchTST."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.ff = Attention(), FeedForward()
+        self.n1, self.n2 = (nn.Sequential(Turned(), nn.BatchNorm1d(DIM), Turned()) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.n1(x + self.attn(x))
+        return self.n2(x + self.ff(x))
+
+
+class OfBatchNormed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: Any = nn.ModuleList(BatchNormed() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_gates_stand_before_batch_norms_as_before_other_norms() -> None:
+    torch.manual_seed(3)
+    network, x = OfBatchNormed(), torch.randn(1, 9, DIM)
+    network(torch.randn(40, 9, DIM))  # running means and variances
+    network.eval()
+    for tensor in (*network.parameters(), *(buffer for _, buffer in network.named_buffers() if buffer.ndim)):
+        tensor.data += 0.2 * torch.rand_like(tensor)
+    ckpt = td.load(network, inputs=lambda count: {"x": torch.randn(count, 9, DIM)})
+    residual = ckpt.layout.layers[1].residual
+    assert residual is not None, ckpt.layout.layers[1].problem
+    assert (residual.kind, ckpt.layout.layers[1].parts) == ("norm after", ("attn", "ff"))
+    sites = ckpt.states({"x": x}).attention[2]
+    torch.testing.assert_close(sites, (lambda y, b: b.n1(y + b.attn(y)))(network.blocks[0](x), network.blocks[1])[0])
+    for part, writer in (("attention", "attn.o"), ("feed_forward", "ff.down")):
+        edited = copy.deepcopy(network)
+        for parameter in edited.blocks[1].get_submodule(writer).parameters():
+            parameter.data *= -0.7
+        varied = ckpt.under({f"layer 2 {part}": -0.7}).states({"x": x}).feed_forward[3]
+        torch.testing.assert_close(varied, edited(x)[0].detach())

@@ -444,6 +444,8 @@ def test_blocks_that_read_zeros_first_are_tried_on_other_states() -> None:
     for layer in ckpt.layout.layers:
         assert layer.problem.startswith("its queries, keys and values are not projected from one tensor")
         assert layer.mixing == "all tokens"
+    with pytest.raises(ArgumentValueError, match="zeros for every token before the first layer; put the first layer"):
+        td.trace(ckpt, [sequences(1)])
 
 
 class PostNorm(nn.Module):

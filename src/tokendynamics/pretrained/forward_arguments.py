@@ -149,11 +149,13 @@ def other_rows(arguments: Mapping[str, Any], inputs: int, rows: int) -> str:
     per_input, shape = rows // inputs, tuple(main.shape)
     folded = [axis for axis in range(1, main.ndim) if shape[axis] == per_input]
     one = f", shape {(1, *shape[1 : folded[0]], 1, *shape[folded[0] + 1 :])}" if len(folded) == 1 else ""
+    advice = f"the network folds another axis, such as channels, into the first: pass each channel as an input{one}"
+    if not folded:  # such as one channel of a network whose norm has several
+        advice = "the network makes several of each input: load the module around its blocks, with inputs= of that"
     wanted, came = (
         "an input that the blocks read as one sequence",
         f"{per_input} sequences from one of shape {(1, *shape[1:])}",
     )
-    advice = f"the network folds another axis, such as channels, into the first: pass each channel as an input{one}"
     return expected(name, wanted, came, advice)
 
 

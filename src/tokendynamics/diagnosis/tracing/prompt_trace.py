@@ -126,7 +126,17 @@ def measure_pack(
         for number, (length, chosen) in enumerate(zip(states.lengths, left_out or [None] * prompts, strict=True))
     ]
     keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in token_masks])
-    refuse_zero_tokens(keep[0] & (sizes == 0), "states")
+    zero = keep[0] & (sizes == 0)
+    if bool(
+        (zero == keep[0])[np.equal(places.layers, 0)].all()
+    ):  # such as the queries of a decoder, to which positions are added in its layers
+        wanted, advice = (
+            "states with a direction",
+            "put the first layer outside of the list of the others: their states",
+        )
+        came = "zeros for every token before the first layer"
+        raise ArgumentValueError("states", wanted, came, f"{advice} are then measured from its output on")
+    refuse_zero_tokens(zero, "states")
     mask = keep.flatten(1, 2)
     values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, measure) for name, measure in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}

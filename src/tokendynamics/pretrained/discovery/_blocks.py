@@ -377,10 +377,7 @@ def _chained(network: nn.Module, recorded: Pass) -> list[ModuleCall]:
             prefix = f"{name}." if name else ""
             children = {f"{prefix}{child}" for child, _ in module.named_children()}
             calls = sorted((call for call in recorded.calls if call.name in children), key=lambda call: call.start)
-            chained = all(
-                after.x is not None and after.x.shape == before.y.shape and torch.equal(after.x, before.y)
-                for before, after in pairwise(calls)
-            )
+            chained = all(_hands_on(recorded, before, after) for before, after in pairwise(calls))
             if chained and len(calls) > len(best) and calls[0].x is not None and calls[0].x.shape == calls[0].y.shape:
                 best = calls
     if not best:
@@ -393,6 +390,14 @@ def _chained(network: nn.Module, recorded: Pass) -> list[ModuleCall]:
         came = f"{len(best)} of {len(best) + outside} {type(best[0].module).__name__} in the longest"
         raise LayoutNotFoundError(expected(type(network).__name__, _ONE_LIST, came))
     return best
+
+
+def _hands_on(recorded: Pass, before: ModuleCall, after: ModuleCall) -> bool:
+    """Return whether a call reads what another one gave, or what one module, such as a norm, makes of that."""
+    if after.x is None or after.x.shape != before.y.shape:
+        return False
+    between = (call for call in recorded.calls if before.end < call.start and call.end < after.start)
+    return after.reads_from(before) or any(call.reads_from(before) and after.reads_from(call) for call in between)
 
 
 def _in_a_row(network: nn.Module, recorded: Pass) -> list[ModuleCall]:

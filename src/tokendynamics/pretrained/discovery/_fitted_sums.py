@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
@@ -249,6 +249,18 @@ class BlockRecord:
                 return call, norm
         return None
 
+    def behind(self, states: Tensor) -> tuple[ModuleCall, Norm | None] | None:
+        """Return a norm whose output these states are, or a batch norm, which in evaluation is an affine map."""
+        batch = (call for call, y in self.outputs if torch.equal(y, states) and _is_batch_norm(call.module))
+        norm = self.norm_giving(states)
+        return norm if norm is not None else next(((call, None) for call in batch), None)
+
+
+def _is_batch_norm(module: nn.Module) -> bool:
+    """Whether a module is a batch norm, alone or between modules without weights, such as those that turn axes."""
+    holding = [part for part in module.modules() if any(True for _ in part.parameters(recurse=False))]
+    return len(holding) == 1 and isinstance(holding[0], nn.BatchNorm1d)
+
 
 def fitted_sum(inside: BlockRecord, projected: int, time: int | None) -> Residual | None:
     """Return how a block adds its parts; None where its output is no sum with such factors.
@@ -374,14 +386,14 @@ def _factors_of_features(change: Tensor, a: Tensor, m: Tensor) -> Tensor | None:
 
 
 def _norm_after(inside: BlockRecord, projected: int) -> Residual | None:
-    last = inside.norm_giving(inside.y)
+    last = inside.behind(inside.y)
     if last is None:
         return None
     total = inside.states(last[0].x)
     for call, state in inside.outputs:
         if call.end >= last[0].start or call.end < projected:
             continue
-        first = inside.norm_giving(state)
+        first = inside.behind(state)
         if first is None:
             continue
         error, attention, a, skip = _best_one(inside, inside.states(first[0].x), projected, first[0].start)

@@ -86,8 +86,11 @@ def norms_by_function(width: int) -> tuple[Norm, ...]:
 
 
 _WITH_GAIN: tuple[tuple[Literal["rms", "layer"], Gain], ...] = (
-    *(("rms", "weight"), ("rms", "1 + weight")),
-    *(("layer", "weight"), ("layer", "1 + weight"), ("layer", "√(1 − 1/n) · weight")),
+    ("rms", "weight"),
+    ("rms", "1 + weight"),
+    ("layer", "weight"),
+    ("layer", "1 + weight"),
+    ("layer", "√(1 − 1/n) · weight"),
 )
 _WITHOUT_GAIN: tuple[tuple[Literal["rms", "layer"], Gain], ...] = (("rms", "none"), ("layer", "none"))
 
@@ -112,8 +115,9 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
         return None
     named = {"weight": weight} if weight is not None else dict(module.named_parameters(recurse=False))
     weights = {name: given for name, given in named.items() if given is not bias and given.shape == (width,)}
-    forms = [(kind, gain, name) for kind, gain in _WITH_GAIN for name in weights]
-    forms += [(kind, gain, "weight") for kind, gain in _WITHOUT_GAIN if weight is None]
+    forms: list[tuple[Literal["rms", "layer"], Gain, str]] = []
+    forms.extend((kind, gain, name) for kind, gain in _WITH_GAIN for name in weights)
+    forms.extend((kind, gain, "weight") for kind, gain in _WITHOUT_GAIN if weight is None)
     # Of a module that calls its weight otherwise, another parameter may be the bias.
     biases = {"bias": bias} | (weights if weight is None and bias is None else {})
     candidates = [
