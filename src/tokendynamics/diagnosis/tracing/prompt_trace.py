@@ -126,17 +126,7 @@ def measure_pack(
         for number, (length, chosen) in enumerate(zip(states.lengths, left_out or [None] * prompts, strict=True))
     ]
     keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in token_masks])
-    zero = keep[0] & (sizes == 0)
-    if bool(
-        (zero == keep[0])[np.equal(places.layers, 0)].all()
-    ):  # such as the queries of a decoder, to which positions are added in its layers
-        wanted, advice = (
-            "states with a direction",
-            "put the first layer outside of the list of the others: their states",
-        )
-        came = "zeros for every token before the first layer"
-        raise ArgumentValueError("states", wanted, came, f"{advice} are then measured from its output on")
-    refuse_zero_tokens(zero, "states")
+    _refuse_zeros(keep[0] & (sizes == 0), keep[0], places)
     mask = keep.flatten(1, 2)
     values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, measure) for name, measure in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
@@ -265,6 +255,23 @@ def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: 
         [[observable(state[kept]) for state, kept in zip(states, mask, strict=True)] for mask in keep],
         dtype=torch.float64,
     )
+
+
+def _refuse_zeros(zero: Bool[Tensor, "..."], counted: Bool[Tensor, "..."], places: Sites) -> None:
+    """Refuse tokens without a direction, (state, prompt, token), of those that count.
+
+    Raises:
+        ArgumentValueError: It says where, and what to do where all are zero before the first layer.
+    """
+    first = torch.tensor(places.layers) == 0
+    if bool((zero == counted)[first].all()):  # such as a decoder's queries, to which positions are added in its layers
+        wanted, advice = (
+            "states with a direction",
+            "put the first layer outside of the list of the others: their states",
+        )
+        came = "zeros for every token before the first layer"
+        raise ArgumentValueError("states", wanted, came, f"{advice} are then measured from its output on")
+    refuse_zero_tokens(zero, "states")
 
 
 @dataclass(frozen=True)
