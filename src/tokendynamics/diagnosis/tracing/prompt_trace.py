@@ -257,7 +257,7 @@ def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: 
     )
 
 
-def _refuse_zeros(zero: Bool[Tensor, "..."], counted: Bool[Tensor, "..."], places: Sites) -> None:
+def _refuse_zeros(zero: Bool[Tensor, "state prompt token"], counted: Tensor, places: Sites) -> None:
     """Refuse tokens without a direction, (state, prompt, token), of those that count.
 
     Raises:
