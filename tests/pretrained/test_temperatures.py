@@ -26,7 +26,7 @@ class Attention(nn.Module):
         super().__init__()
         self.query, self.key, self.value, self.out = (nn.Linear(DIM, DIM) for _ in range(4))
         self.one, self.each = nn.Parameter(torch.tensor(0.7)), nn.Parameter(torch.tensor([[[0.6]], [[1.7]]]))
-        self.logits = logits
+        self.logits, self.features = logits, nn.Parameter(torch.linspace(-1.0, 1.0, DIM // HEADS))
 
     def forward(self, x: Tensor) -> Tensor:
         maps = (self.query, self.key, self.value)
@@ -105,10 +105,14 @@ PLAIN: dict[str, tuple[Callable[[], Attention], Callable[[Any], Tensor]]] = {
     "on queries": (lambda: Attention(lambda value, q, k, x: (q * value.each) @ k.mT), _each),
     "on keys": (lambda: Attention(lambda value, q, k, x: q @ (k * value.each).mT), _each),
     "fused": (lambda: FusedAttention(lambda value, q, k, x: x), _each),
+    "of each feature": (
+        lambda: Attention(lambda value, q, k, x: (q * functional.softplus(value.features)) @ k.mT),
+        lambda value: functional.softplus(value.features).repeat(HEADS),
+    ),
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", PLAIN)
 def test_a_learned_factor_is_one_of_the_query_matrix(form: str) -> None:
     made, factors = PLAIN[form]
@@ -122,7 +126,9 @@ def test_a_learned_factor_is_one_of_the_query_matrix(form: str) -> None:
             with torch.no_grad():
                 actual.one += shift
                 actual.each += shift
-                columns = factors(actual).repeat_interleave(DIM // HEADS)
+                actual.features += shift
+                columns = factors(actual)
+                columns = columns.repeat_interleave(DIM // len(columns))
                 reference.query.weight.copy_(actual.query.weight * columns[:, None])
                 reference.query.bias.copy_(actual.query.bias * columns)
         one, other = (td.audit(ckpt) for ckpt in several)

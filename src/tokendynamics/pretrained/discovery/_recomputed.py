@@ -86,7 +86,9 @@ def epsilons_by_function(layout: AttentionLayout) -> tuple[AttentionLayout, ...]
 def with_factors_of_heads(
     layout: AttentionLayout, start: Tensor, angles: Tensor | None, read: Callable[[Part], Affine], seen: AttentionCall
 ) -> AttentionLayout:
-    """Return a layout whose queries and keys have the factor of each head that an attention has, such as a learned one.
+    """Return a layout whose queries and keys have the factors that an attention has, such as learned ones.
+
+    They are those of heads or, where positions turn nothing, of features.
 
     Args:
         layout: As found with other weights.
@@ -102,19 +104,24 @@ def with_factors_of_heads(
             tensor = turned(tensor, angles, layout.rotation)
         if tensor.shape != given.shape:
             continue
-        size = tensor.square().sum(dim=(0, 2, 3)).clamp_min(torch.finfo(tensor.dtype).tiny)
-        factors = (given.to(tensor) * tensor).sum(dim=(0, 2, 3)) / size
+        of_heads, of_features = (_multiples(tensor, given.to(tensor), axes) for axes in ((0, 2, 3), (0, 2)))
+        heads_fit = relative_error(of_heads * tensor, given) <= TRUSTED or layout.rotation is not None
+        factors = (of_heads if heads_fit else of_features).expand(1, heads, 1, tensor.shape[-1]).flatten()
         if float((factors - 1).abs().max()) > TRUSTED:
-            width = tensor.shape[-1]
             changed = [
                 replace(part, factor=tuple(
-                    factor * float(factors[column // width])
-                    for column, factor in zip(part.columns, part.factor, strict=True)
+                    factor * float(factors[column]) for column, factor in zip(part.columns, part.factor, strict=True)
                 ))
                 for part in parts
             ]  # fmt: skip
             layout = replace(layout, **{name: tuple(changed)})
     return layout
+
+
+def _multiples(tensor: Tensor, given: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Return by how much a tensor is multiplied in another one, the same along some axes."""
+    size = tensor.square().sum(dim=axes, keepdim=True).clamp_min(torch.finfo(tensor.dtype).tiny)
+    return (given * tensor).sum(dim=axes, keepdim=True) / size
 
 
 def relative_error(values: Tensor, reference: Tensor) -> float:
