@@ -358,7 +358,7 @@ _SMALL: dict[str, Any] = {
         ("mistral", {"sliding_window": 512}, "rotary positions"),
         ("qwen3", {}, "rotary positions and query and key normalized after their projection"),
         ("gemma2", {"sliding_window": 512, "query_pre_attn_scalar": 8}, "rotary positions and a soft cap"),
-        ("bloom", {"hidden_size": 16, "n_head": 2, "n_layer": 1, "vocab_size": 60}, "a bias by distance"),
+        ("bloom", {"hidden_size": 16, "n_head": 2, "n_layer": 1, "vocab_size": 60}, "a bias by position"),
     ],
 )
 def test_what_attention_has_and_that_of_the_theorems_has_not_is_recorded(

@@ -91,7 +91,7 @@ def loaded(form: str, kv_heads: int = HEADS, *, plainly: bool = False) -> Any:
     ("form", "kv_heads", "words"),
     [
         ("plain", 2, "what the attention reads"),
-        ("by distance", HEADS, "what the attention reads, plus a bias by distance"),
+        ("by distance", HEADS, "what the attention reads, plus a bias by position"),
         ("capped", HEADS, "what the attention reads, softly capped"),
         ("hidden", HEADS, "what the attention reads"),
         ("masked", 1, "what the attention reads"),

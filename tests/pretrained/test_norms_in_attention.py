@@ -147,7 +147,7 @@ def test_a_norm_of_turned_features_is_a_turned_norm_where_its_gain_is_the_same_i
     assert layout is not None, ckpt.layout.layers[1].problem
     assert layout.normed == ("query", "key")
     assert layout.rotation is not None
-    assert form_in_words(replace(layout, relative_bias=True)).endswith("gains included, plus a bias by distance")
+    assert form_in_words(replace(layout, relative_bias=True)).endswith("gains included, plus a bias by position")
     weights, block = ckpt.attention(2), ckpt.model.get_submodule("blocks.1")
     rows, by_feature = block.qkv.weight, torch.ones(WIDTH) if gain is None else torch.tensor(gain)
     torch.testing.assert_close(weights.query[1].double(), rows[6:12].mT * by_feature.double(), rtol=1e-6, atol=1e-7)

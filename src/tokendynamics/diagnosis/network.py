@@ -192,7 +192,7 @@ def besides_the_form(attention: AttentionLayout) -> list[str]:
         "a soft cap": attention.soft_cap is not None,
         "sinks": attention.sinks is not None,
         "keys and values that come from no token": attention.further_senders > 0,
-        "a bias by distance": attention.relative_bias,
+        "a bias by position": attention.relative_bias,
         "further terms of tokens and positions": attention.token_bias,
         "an input that is neither the state nor a recognized norm of it": attention.changed,
         **{f"{acting} of the heads' outputs": True for acting in attention.after_heads},

@@ -1,7 +1,7 @@
 """Sees the attentions that a network computes by PyTorch's functions, without transformers' attention interface.
 
 A product of queries and keys is followed through scaling, adding and reshaping to a softmax, and the weights from there
-to their product with the values. What was added on the way (a mask, a bias by distance, a second product) is what the
+to their product with the values. What was added on the way (a mask, a bias by position, a second product) is what the
 logits are beyond the scaled product. Whatever else happens to logits ends the following: such an attention is not seen.
 """
 

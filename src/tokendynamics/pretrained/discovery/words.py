@@ -18,7 +18,7 @@ from tokendynamics.pretrained.discovery.layout import (
 _NORMS = {"rms": "RMS norm", "layer": "LayerNorm"}
 _POSITIONS = {
     "rotary": "rotations of queries and keys",
-    "relative bias": "a bias of the logits by distance",
+    "relative bias": "a bias of the logits by position",
     "learned": "a table added to the embeddings",
     "absolute": "a table added to the embeddings, with a norm behind it",
     "in the blocks": "something inside the blocks",
@@ -112,7 +112,7 @@ def form_in_words(attention: AttentionLayout) -> str:
             f"; a norm ({attention.output_norm[0]}) follows the heads: the output factor is that on normalized heads"
         )
     besides = ", softly capped" if attention.soft_cap is not None else ""
-    besides += ", plus a bias by distance" if attention.relative_bias else ""
+    besides += ", plus a bias by position" if attention.relative_bias else ""
     besides += ", plus terms of tokens and positions" if attention.token_bias else ""
     besides += ", beside those of keys that come from no token" if attention.further_senders else ""
     gated += "; it reads neither the state nor a recognized norm of it" if attention.changed else ""
@@ -175,7 +175,7 @@ def _attention(attention: AttentionLayout, verified: bool) -> list[tuple[str, st
         name, norm = attention.output_norm
         facts.append(("norm of the heads", f"{name}, {norm_in_words(norm)}; its gain is part of the output factor"))
     if attention.relative_bias:
-        facts.append(("bias", "by distance, added to the logits; no part of the factors"))
+        facts.append(("bias", "by position, added to the logits; no part of the factors"))
     if attention.token_bias:
         facts.append(("further terms", "of tokens and positions, added to the logits; no part of the factors"))
     return [*facts, ("recomputed", f"to {attention.error:.1g} of the largest entry")]

@@ -72,7 +72,7 @@ class Variant:
         gates: Gates of single parts by (layer, part), which take the place of those two.
         heads: Gates of single heads by (layer, head): layers from 1, heads from 0.
         logits: Factor on the products of queries and keys in the logits of every attention, an inverse temperature, at
-            least 0. A bias by distance stays as it is.
+            least 0. A bias by position stays as it is.
         remedy: λ of λI beside the query-key matrices (`apply_remedy`), at most 0; 0 for none.
         norms: Whether the norms of the blocks are there.
         final_norm: Whether the norm after the last block is.
