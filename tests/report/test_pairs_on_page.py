@@ -14,6 +14,7 @@ from diagnosis.test_heads import ids_of, network_of
 from report.conftest import synthetic
 from report.reading import page_of, saved
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.tracing import prompt_shares
 from tokendynamics.report.diagnosis._pairs import section
 
 
@@ -36,6 +37,16 @@ def test_shares_of_pairs_are_those_of_a_count_by_hand() -> None:
     middle = float((table.pair_share * table.cosine).sum("cosine")[2])
     mean = table.mean_pair_cosine.sel(site="feed_forward", sinks="kept")[:3, 2].mean()
     assert middle == pytest.approx(float(mean), abs=0.025)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # the cosines of the second are not kept
+def test_pieces_of_any_size_give_the_same(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of("llama").to(dtype)
+    ids = [[5, 9, 11, 2, 8, 3, 7, 1, 4], [9, 2, 12, 6, 30, 21], [7]]
+    names = ["cosine_at_distance", "pair_share"]
+    whole = td.trace(network, ids)[names]
+    monkeypatch.setattr(prompt_shares, "_PIECE_BYTES", 8 * 9 * 2)
+    xr.testing.assert_allclose(td.trace(network, ids)[names], whole, rtol=0, atol=1e-12)
 
 
 def test_texts_without_pairs_have_no_shares() -> None:
