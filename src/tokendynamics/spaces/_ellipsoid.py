@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, check_positive_definite, generator, like
-from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, check_positive_definite, like
 from tokendynamics.spaces.geometry import Geometry, Quadric
 from tokendynamics.spaces.retraction import inner, retract, tangent_part
-from tokendynamics.spaces.space import Space, check_same_shape, check_sample
+from tokendynamics.spaces.space import Space, check_same_shape
 
 _LARGEST = 1e100
 """Entries of a metric beyond this overflow in ``y^T M y``."""
@@ -75,18 +74,11 @@ class Ellipsoid(Space):
             return 0.0
         return float((inner(states, states, self._metric_for(states)) - 1).abs().max())
 
-    @typed_arguments
-    def sample(self, tokens: int, dim: int, systems: tuple[int, ...] = (), *, seed: int) -> Tensor:
-        """Draw tokens uniform for the metric M: images under M^(−1/2) of uniform points of the sphere.
-
-        Returns:
-            Shape (*systems, token, dim), float64.
-        """
-        check_sample(systems, tokens, dim)
-        return self.image(torch.randn(*systems, tokens, dim, dtype=torch.float64, generator=generator(seed)))
-
     def image(self, normal: Tensor) -> Tensor:
-        """Return the tokens of `sample` that standard normal ones (…, token, dim) become."""
+        """Return the tokens of `sample` that standard normal ones (…, token, dim) become.
+
+        They are uniform for the metric M: images under M^(−1/2) of uniform points of the sphere.
+        """
         metric = self._metric_for(normal)
         if metric is not None:
             values, vectors = torch.linalg.eigh(metric)
