@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any, Literal, TypeAlias, cast
 from weakref import WeakKeyDictionary, WeakSet
@@ -241,22 +242,13 @@ def fused_otherwise(layer: nn.Module) -> bool:
     return not torch.allclose(fused, usual, near, near * float(usual.abs().max()))
 
 
-class _Turned:
-    """What an encoder or a decoder with tokens first runs: its own forward pass, inputs first.
-
-    Args:
-        layers: An `nn.TransformerEncoder` or `nn.TransformerDecoder`.
-    """
-
-    def __init__(self, layers: nn.Module) -> None:
-        self.layers = layers
-
-    def __call__(self, *positional: Any, **named: Any) -> Tensor:
-        states = _STATES[isinstance(self.layers, nn.TransformerDecoder)]
-        count = len(states)
-        positional = (*map(_swapped, positional[:count]), *positional[count:])
-        named |= {name: _swapped(named[name]) for name in states if name in named}
-        return _swapped(type(self.layers).forward(self.layers, *positional, **named))
+def _inputs_first(layers: nn.Module, *positional: Any, **named: Any) -> Tensor:
+    """Run the own forward pass of an encoder or a decoder with tokens first, inputs first."""
+    states = _STATES[isinstance(layers, nn.TransformerDecoder)]
+    count = len(states)
+    positional = (*map(_swapped, positional[:count]), *positional[count:])
+    named |= {name: _swapped(named[name]) for name in states if name in named}
+    return _swapped(type(layers).forward(layers, *positional, **named))
 
 
 _STATES = (("src",), ("tgt", "memory"))
@@ -532,7 +524,9 @@ def _change_of(module: nn.Module, turned: Collection[nn.Module], beside: Collect
     elif isinstance(module, nn.TransformerEncoderLayer):
         change = {"activation_relu_or_gelu": 0}
     elif isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder):
-        change = {"use_nested_tensor": False} | ({"forward": _Turned(module)} if _turned_attentions(module) else {})
+        change = {"use_nested_tensor": False} | (
+            {"forward": partial(_inputs_first, module)} if _turned_attentions(module) else {}
+        )
     return {name: value for name, value in change.items() if name == "forward" or name in given}
 
 
