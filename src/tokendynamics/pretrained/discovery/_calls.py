@@ -142,6 +142,10 @@ class BlockSites:
 AnyHooks = TypeVar("AnyHooks", bound="Hooks")
 
 
+class EndedError(Exception):
+    """Ends a pass from within a hook: nothing beyond it is needed."""
+
+
 class Hooks(ExitStack):
     """Hooks on modules for a ``with`` block, and what else is to end with it, also where its beginning fails."""
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._calls import Hooks, Pass
+from tokendynamics.pretrained.discovery._calls import EndedError, Hooks, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.network import copied, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
@@ -106,19 +106,15 @@ def _two_equal(states: Tensor) -> bool:
     return float((states[:, middle] - states[:, middle - 1]).abs().max()) == 0.0
 
 
-class _EnoughError(Exception):
-    """The first block has been reached."""
-
-
 def embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tensor | None:
     """Return what the first block reads, and run no further; None where it does not read states."""
     read: list[Tensor] = []
 
     def stop(states: Tensor) -> None:
         read.append(states)
-        raise _EnoughError
+        raise EndedError
 
-    with Hooks() as hooks, torch.no_grad(), silenced(), without_cache(network), suppress(_EnoughError):
+    with Hooks() as hooks, torch.no_grad(), silenced(), without_cache(network), suppress(EndedError):
         hooks.before(network.get_submodule(first), stop)
         network(**copied(inputs))
     return read[0] if read else None

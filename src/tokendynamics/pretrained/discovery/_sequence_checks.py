@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._blocks import BlockCall, joining
-from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass
+from tokendynamics.pretrained.discovery._calls import EndedError, Hooks, ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._trials import CHANGED, differ
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
@@ -175,7 +175,7 @@ def _states_of(
 
     def leave(states: Tensor) -> None:
         outputs.append(states)
-        raise _EndedError
+        raise EndedError
 
     module = network.get_submodule(block.call.name)
     try:
@@ -244,7 +244,7 @@ def _feeds(network: nn.Module, given: Mapping[str, Any], blocks: Sequence[BlockC
         def enter(states: Tensor) -> None:
             entered.append(states.clone())
             if sum(block.call.name == after.call.name for block in blocks[: place + 1]) == len(entered):
-                raise _EndedError
+                raise EndedError
 
         def leave(states: Tensor) -> Tensor | None:
             left.append(states)
@@ -256,7 +256,7 @@ def _feeds(network: nn.Module, given: Mapping[str, Any], blocks: Sequence[BlockC
                 hooks.after_block(network.get_submodule(before.call.name), before.sites, leave)
                 hooks.before_block(network.get_submodule(after.call.name), after.sites, enter)
                 network(**copied(given))
-        except _EndedError:
+        except EndedError:
             return entered[-1]
         except Exception:  # it does not run with other states between its blocks
             return None
@@ -274,7 +274,3 @@ def _with_other_last(states: Tensor, axis: int) -> Tensor:
     size = states.std()
     last += torch.where(size > 0, size, 1.0) * torch.randn(last.shape, generator=generator).to(last)
     return changed
-
-
-class _EndedError(Exception):
-    """Ends a pass behind the block that was tried."""

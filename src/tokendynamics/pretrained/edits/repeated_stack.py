@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained.discovery._calls import Hooks
+from tokendynamics.pretrained.discovery._calls import EndedError, Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._fresh_weights import FreshBlocks
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, by_prompt, check_by_token, check_one_stream
@@ -39,10 +39,6 @@ class Passed:
 
     states: Float[Tensor, "prompt token dim"]
     normed: Float[Tensor, "prompt token dim"]
-
-
-class _ReachedError(Exception):
-    """The first block has been reached, and nothing beyond it is needed."""
 
 
 class Stack(Hooks):
@@ -136,13 +132,13 @@ class Stack(Hooks):
         def refusal(words: str) -> CheckpointError:
             return CheckpointError(self._name, "a network whose blocks run on their own output", words)
 
-        with refusing(refusal), suppress(_ReachedError), as_before(self._network):
+        with refusing(refusal), suppress(EndedError), as_before(self._network):
             self._network(**copied(arguments))
 
     def _enter(self, state: Tensor) -> Tensor | None:
         if self._embedding:
             self._seen.append(state)
-            raise _ReachedError
+            raise EndedError
         if self._given is None or not self._waiting:
             return None
         self._waiting = False  # the first block may run again
