@@ -153,6 +153,30 @@ def loaded(block: type[nn.Module]) -> Any:
     return td.load(nn.Sequential(block(), block(), block()).eval(), inputs=torch.randn(1, 7, DIM))
 
 
+class Stationary(nn.Module):
+    """As in the non-stationary transformer: each input has a factor of its logits and a term of its own."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM) for _ in range(4))
+        self.factor, self.by = nn.Linear(DIM, 1), by
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        factor = self.factor(x.mean(dim=1) if self.by == "input" else x).exp().unflatten(-1, (1, -1))
+        logits = q @ k.mT * (factor[:, None] if self.by == "input" else factor[:, None, :, :, 0])
+        return x + self.o((logits.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_factor_of_each_input_is_named_as_such() -> None:
+    """One of each token is another thing."""
+    for by in ("input", "token"):
+        network = Chain(Stationary(by), Stationary(by)).eval()
+        ckpt = td.load(network, inputs=lambda count: {"x": torch.randn(count, 9, DIM)})
+        problem = ckpt.layout.layers[0].problem
+        assert ("a factor of its logits is another one for each input" in problem) == (by == "input"), problem
+
+
 class Sparse(nn.Module):
     """As in Informer: the queries with the largest logits alone attend, as many as a head has features."""
 
