@@ -71,6 +71,10 @@ class Changed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
         logits = q @ k.mT / 2 if self.form != "three" else torch.einsum("bhid,bhjd,d->bhij", q, k, self.mixing)
+        if self.form == "order":  # as in Transformer-XL
+            logits = torch.einsum("bhid,bhjd->ijbh", q, k) + torch.einsum("bhid,jhd->ijbh", q, k[0].transpose(0, 1))
+            y = torch.einsum("ijbh,bhjd->bihd", logits.softmax(dim=1), v)
+            return x + self.o(y.flatten(2))
         weights = logits.softmax(dim=-1)
         if self.form == "top":
             largest = weights.topk(3, dim=-1)
@@ -221,6 +225,7 @@ def test_a_convolution_of_queries_is_no_vector_added_to_them() -> None:
     ("form", "words"),
     [
         ("three", "its logits are one product of 3 tensors"),
+        ("order", "its logits do not end in the axes of queries and keys"),
         ("top", "topk acts on the weights that its softmax gives"),
         ("difference", "the weights that its softmax gives are not followed to a product with values"),
         ("output", "einsum of 3 tensors acts on the weights that its softmax gives"),

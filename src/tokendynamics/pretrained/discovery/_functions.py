@@ -28,7 +28,7 @@ from tokendynamics.pretrained.discovery._followed_tensors import (
     without_zero_value,
 )
 from tokendynamics.pretrained.discovery._fused_attention import FUSED, uncompiled
-from tokendynamics.pretrained.discovery._products import einsum_product, factors_of, matmul_product
+from tokendynamics.pretrained.discovery._products import einsum_product, factors_of, matmul_product, of_pairs
 from tokendynamics.pretrained.discovery.attention_call import (
     LOG_FACTORS,
     LOST,
@@ -121,6 +121,8 @@ class AttentionFunctions(TorchFunctionMode):
         else:
             product = matmul_product(first, second, float(named.get("alpha", 1.0)))
         if product is None:
+            if name == "einsum" and of_pairs(args[0]):
+                self._lose(output, "its logits do not end in the axes of queries and keys")
             return output
         if isinstance(weights, Exponentials):
             _report("its exponentials are multiplied before they are divided by their sum")

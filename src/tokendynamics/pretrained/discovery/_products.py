@@ -155,6 +155,19 @@ def matmul_product(left: Tensor, right: Tensor, factor: float) -> Product | None
     return Product(left, right.mT, factor, tuple(range(max(left.ndim, right.ndim))))
 
 
+def of_pairs(equation: str) -> bool:
+    """Return whether a product of two tensors has one entry for each pair of their places, as logits have.
+
+    >>> of_pairs("ibnd,jbnd->ijbn"), of_pairs("bnd,de->bne")
+    (True, False)
+    """
+    terms, _, result = equation.replace(" ", "").partition("->")
+    first, _, second = terms.partition(",")
+    rows, columns = set(first) & set(result) - set(second), set(second) & set(result) - set(first)
+    inner = set(first) & set(second) - set(result)
+    return len(rows) == len(columns) == len(inner) == 1
+
+
 def einsum_product(equation: str, left: Tensor, right: Tensor, *, of_weights: bool) -> Product | None:
     """Return a product with one inner axis, one axis of rows and one of columns; None for another one.
 
