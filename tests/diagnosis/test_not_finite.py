@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import tokendynamics as td
 from tokendynamics.numerics.errors import CheckpointError
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.not_finite import check_finite_state
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
@@ -65,6 +66,15 @@ def test_an_overflow_is_refused_with_layer_format_and_remedy(overflowing: Path, 
 @pytest.mark.parametrize("name", READERS)
 def test_a_format_that_holds_the_numbers_is_read(overflowing: Path, name: str) -> None:
     READERS[name](td.load(overflowing, dtype="bfloat16"))
+
+
+def test_states_are_finite_one_by_one_and_not_in_sum() -> None:
+    model = td.load(network())
+    for finite in (torch.full((2, 3), 6e4).half(), torch.tensor([3e38, 3e38]), torch.zeros(0, 4)):
+        check_finite_state(model, finite, "layer 1", "states")
+    for wrong in (torch.tensor([torch.inf, -torch.inf, 0.0]), torch.tensor([1.0, torch.nan])):
+        with pytest.raises(CheckpointError, match="layer 1: expected finite states"):
+            check_finite_state(model, wrong, "layer 1", "states")
 
 
 def test_logits_that_overflow_name_no_token(tmp_path: Path) -> None:
