@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import tokendynamics as td
 from tokendynamics.numerics.errors import CheckpointError
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.not_finite import check_finite_state
+from tokendynamics.pretrained.not_finite import check_finite_state, check_states
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
@@ -75,6 +75,17 @@ def test_states_are_finite_one_by_one_and_not_in_sum() -> None:
     for wrong in (torch.tensor([torch.inf, -torch.inf, 0.0]), torch.tensor([1.0, torch.nan])):
         with pytest.raises(CheckpointError, match="layer 1: expected finite states"):
             check_finite_state(model, wrong, "layer 1", "states")
+
+
+def test_a_site_is_unread_where_all_of_it_is_nan() -> None:
+    model = td.load(network())
+    (states,) = model.states_in_packs([PROMPTS[0]])
+    states.attention[2] = torch.nan
+    check_states(model, states)
+    states.attention[2] = states.attention[1]
+    states.attention[2, 0, 0, 0] = torch.nan
+    with pytest.raises(CheckpointError, match="layer 2: expected finite states after its attention, got nan"):
+        check_states(model, states)
 
 
 def test_logits_that_overflow_name_no_token(tmp_path: Path) -> None:
