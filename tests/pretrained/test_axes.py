@@ -16,6 +16,7 @@ from torch.nn import functional
 
 import tokendynamics as td
 from tokendynamics.numerics import CheckpointError
+from tokendynamics.pretrained.edits.repeated_stack import states_on_inputs_of
 
 DIM, HEADS = 8, 2
 
@@ -461,6 +462,30 @@ def test_what_is_measured_does_not_depend_on_the_order_of_the_axes_or_on_what_ho
             for name, values in one.data_vars.items():
                 if values.dtype.kind == "f":
                     np.testing.assert_allclose(another[name], values, rtol=2e-5, atol=2e-6, err_msg=str(name))
+
+
+def test_a_module_of_two_networks_is_seen_in_the_order_of_each() -> None:
+    """Else the number of inputs and that of tokens would change places in the other one."""
+    first, last = Series(partial(Old, first=False)), Series(partial(Old, first=True), "tokens first")
+    for block, other in zip(first.blocks, last.blocks, strict=True):
+        for name in ("norm1", "norm2", "qkv", "out", "wide", "back"):
+            setattr(other, name, getattr(block, name))
+    prompts = [torch.randn(5, 3) for _ in range(4)]
+    usual, turned = loaded(first, 5), loaded(last, 5)
+    several = [td.trace(ckpt, prompts) for ckpt in (usual, turned, usual)]
+    for other in several[1:]:
+        np.testing.assert_allclose(other.mean_pair_cosine, several[0].mean_pair_cosine, rtol=1e-5, atol=1e-6)
+    assert td.compare(usual, turned, texts=prompts).first_layer is None  # passes of both in turn
+    other = loaded(Series(partial(Old, first=False)), 5)
+    pack = other.packs([{"series": prompt[None]} for prompt in prompts])[0]
+    for one, another in (
+        (usual, turned),
+        (other, turned),
+        (usual, loaded(first, 5)),
+    ):  # shared modules, or another order
+        assert states_on_inputs_of(one, another, pack) is None
+    assert states_on_inputs_of(usual, other, pack) is not None
+    assert not any("tokens_first" in name for module in last.modules() for name in vars(module))
 
 
 def test_half_precision_is_seen_in_the_order_that_was_found_in_single_precision() -> None:

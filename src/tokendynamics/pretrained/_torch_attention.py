@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, Literal, TypeAlias, cast
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -285,8 +285,22 @@ _OF_TORCH = (
 """What `apart` changes."""
 
 
+_SEEN_TURNED: ContextVar[bool] = ContextVar("_SEEN_TURNED", default=False)
+"""Whether a network runs, or is tried block by block, whose states are seen in another order: others may hold the same
+modules."""
+
 _INSIDE: ContextVar[bool] = ContextVar("_INSIDE", default=False)
 """Whether a network runs whose blocks turn their states: by itself a block is given the inputs first."""
+
+
+@contextmanager
+def seen_turned() -> Iterator[None]:
+    """Let states of blocks that are tried by themselves be seen as where their network runs; see `turn_states`."""
+    token = _SEEN_TURNED.set(True)
+    try:
+        yield
+    finally:
+        _SEEN_TURNED.reset(token)
 
 
 class _SetsVariable:
@@ -312,6 +326,12 @@ class _CrossAttention(_SetsVariable):
     """The mixin, inside `apart`, of a cross-attention beside another attention."""
 
     variable = CROSSING
+
+
+class _WithTurnedStates(_SetsVariable):
+    """The mixin, inside `apart`, of a network whose states are seen in another order; see `turn_states`."""
+
+    variable = _SEEN_TURNED
 
 
 class _TurnedBlock:
@@ -389,27 +409,31 @@ def turn_blocks(network: nn.Module, blocks: Sequence[str] = ()) -> None:
 _with_turned_states: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
 """Networks whose blocks run with the tokens first, and the names of the modules that read or give such states."""
 
-_tokens_first: WeakSet[nn.Module] = WeakSet()
-"""Those modules."""
+_TOKENS_FIRST = "_states_have_tokens_first"
+"""The attribute that such modules have inside `apart`: another network may hold them with the inputs first."""
 
 
 def turn_states(network: nn.Module, modules: Sequence[str] = ()) -> None:
-    """Let the states that modules read and give, (token, input, feature), be seen inputs first; the modules stay.
+    """Let the states (token, input, feature) that modules read and give be seen inputs first inside `apart`.
 
     Args:
         network: What they are in.
         modules: Their names; none to let all states be seen as they are.
     """
-    for name in _with_turned_states.pop(network, ()):
-        _tokens_first.discard(network.get_submodule(name))
     if modules:
         _with_turned_states[network] = tuple(modules)
-        _tokens_first.update(map(network.get_submodule, modules))
+    else:
+        _with_turned_states.pop(network, None)
+
+
+def turns_states(network: nn.Module) -> bool:
+    """Return whether the states of a network are seen in another order than its blocks have them; see `turn_states`."""
+    return network in _with_turned_states
 
 
 def has_tokens_first(module: nn.Module) -> bool:
     """Return whether the states of three axes that a module reads and gives are to be turned; see `turn_states`."""
-    return module in _tokens_first
+    return _SEEN_TURNED.get() and _TOKENS_FIRST in vars(module)
 
 
 def run_like(network: nn.Module, other: nn.Module) -> None:
@@ -477,6 +501,10 @@ def _changes(modules: Sequence[nn.Module]) -> dict[nn.Module, dict[str, Any]]:
             for part in (part for block in blocks for part in block.modules()) if kind is _TurnedBlock else ():
                 if isinstance(part, nn.MultiheadAttention) and not part.batch_first:
                     changes.setdefault(part, {})["batch_first"] = True
+    for network in (module for module in modules if module in _with_turned_states) if _with_turned_states else ():
+        changes.setdefault(network, {}).setdefault("__class__", _WithTurnedStates)
+        for name in _with_turned_states[network]:
+            changes.setdefault(network.get_submodule(name), {})[_TOKENS_FIRST] = True
     return changes
 
 

@@ -15,6 +15,7 @@ from tokendynamics.pretrained._torch_attention import (
     InProjection,
     apart,
     hide_cross_attentions,
+    seen_turned,
     turn_blocks,
     turn_states,
 )
@@ -103,7 +104,7 @@ def discover(
 def _hides_cross_attentions(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> bool:
     """Let modules with keys of another sequence not be noticed where one attention of their block remains."""
     names: list[str] = []
-    with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
+    with torch.no_grad(), as_before(network), apart(network), seen_turned(), silenced(), without_autocast():
         for block in _blocks(network, record(network, inputs(2))):
             modules = [seen.module for _, seen in block.attentions if seen.module is not None]
             crossing = cross_attentions(block.call, len(block.attentions))
@@ -147,7 +148,7 @@ def _seen_turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]])
     The arguments of the network itself must have the inputs first: their number is then that of the states.
     """
     counts = (2, 3)
-    with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
+    with torch.no_grad(), as_before(network), apart(network), seen_turned(), silenced(), without_autocast():
         passes = [record(network, inputs(count)) for count in counts]
         names = tuple(dict.fromkeys(block.call.name for block in _blocks(network, passes[0])))
     shapes = [{call.y.shape for call in recorded.calls if call.name in names} for recorded in passes]
@@ -182,7 +183,7 @@ def _same_in_another_order(usual: Sequence[ModuleCall], turned: Sequence[ModuleC
 def _discover(
     network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], found_on: str, *, decoder: bool
 ) -> Discovery:
-    with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
+    with torch.no_grad(), as_before(network), apart(network), seen_turned(), silenced(), without_autocast():
         given = inputs(2)
         first = record(network, given)
         with Comparisons(given) as seen:
@@ -212,7 +213,7 @@ def with_fixed_factors(
     several = [(place, known) for place, known in residuals if not set(known.factors.values()) <= {None, 1.0}]
     if not several:
         return discovery
-    with torch.no_grad(), as_before(network), apart(network), silenced(), without_autocast():
+    with torch.no_grad(), as_before(network), apart(network), seen_turned(), silenced(), without_autocast():
         recorded = record(network, inputs(2))
         blocks = _blocks(network, recorded)
         for place, known in several if len(blocks) == len(layers) else ():

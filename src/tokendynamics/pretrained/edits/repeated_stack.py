@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._torch_attention import turns_states
 from tokendynamics.pretrained.discovery._calls import EndedError, Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._fresh_weights import FreshBlocks
@@ -436,8 +437,10 @@ def states_on_inputs_of(
         (first.model.get_submodule(one), other.model.get_submodule(two))
         for one, two in dict(zip(first.layout.blocks, other.layout.blocks, strict=True)).items()
     ]
-    if any(one is two for one, two in blocks):
-        return None  # two variants of one network in memory: its blocks cannot be both at once
+    if any(set(one.modules()) & set(two.modules()) for one, two in blocks):
+        return None  # two variants of one network in memory: its modules cannot be both at once
+    if turns_states(first.model) != turns_states(other.model):
+        return None
 
     def lent_to(block: nn.Module) -> Any:
         def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
