@@ -158,7 +158,7 @@ def _traced(
         if all(map(_of_one_norm, (attention.query, attention.key))):
             words = "its queries and keys are divided by their norms outside of a module, as in attention by cosines"
             raise LayoutNotFoundError(words) from problem
-        if tracer.is_multiple(given["query"]) and tracer.is_multiple(given["key"]):
+        if tracer.multiples_by_input(given["query"], given["key"]):
             raise LayoutNotFoundError("a factor of its logits is another one for each input") from problem
         if tracer.is_shifted(given["query"]) or tracer.is_shifted(given["key"]):
             words = "a vector is added to its queries or keys outside of a module, as by the biases of Transformer-XL"

@@ -181,14 +181,19 @@ class Tracer:
         centred = [(call, y - y.mean(dim=0)) for call, y in usable]
         return matched_columns(first - first.mean(dim=0), centred, self.tolerance)[3] <= self.tolerance
 
-    def is_multiple(self, target: Tensor) -> bool:
-        """Return whether the columns of each input alone are those of modules, times a number of that input."""
+    def multiples_by_input(self, *targets: Tensor) -> bool:
+        """Return whether columns are those of modules times a number that is another one for some inputs."""
         outputs = [(call, as_features(call.y, self.batch, self.tokens)) for call in self.calls if _holds(call.module)]
         usable = [(call, y) for call, y in outputs if y is not None]
         if not usable or self.batch < 2 or self.tokens < _TOKENS:
             return False
-        alone = ((target[one], [(call, y[one]) for call, y in usable]) for one in (slice(0, 1), slice(1, 2)))
-        return all(matched_columns(*several, self.tolerance)[3] <= self.tolerance for several in alone)
+
+        def fits(target: Tensor, some: slice) -> bool:
+            given = [(call, y[some]) for call, y in usable]
+            return matched_columns(target[some], given, self.tolerance)[3] <= self.tolerance
+
+        alone = all(fits(target, one) for target in targets for one in (slice(0, 1), slice(1, 2)))
+        return alone and not all(fits(target, slice(None)) for target in targets)
 
     def _parts(self, target: Tensor, calls: Sequence[ModuleCall], what: str, first_token: bool) -> tuple[Part, ...]:
         usable = [(call, as_features(call.y, self.batch, self.tokens)) for call in calls]
