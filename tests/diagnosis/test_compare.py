@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ PROMPTS = {
     "three": [20, 31, 8, 6, 11, 2, 55], "four": [9, 9, 41, 30],
 }  # fmt: skip
 
+
+POWER = "⁻[⁰¹²³⁴-⁹]+"
 
 QUICK = [(2, name, FAMILIES[number % len(FAMILIES)]) for number, name in enumerate(DAMAGES)]
 """Each damage once, and each family with two."""
@@ -67,6 +70,25 @@ def test_of_two_that_are_the_same_nothing_is_said_to_differ(family: str) -> None
     assert "all states are equal to the last bit" in str(comparison)
     assert "Within-text similarity κ′ is identical" in str(comparison)
     assert "differ " not in str(comparison)
+
+
+@pytest.mark.parametrize("noise", [1e-14, 1e-10, 1e-6])
+def test_weights_that_differ_by_little_are_not_called_equal_nor_closer_to_collapse(noise: float) -> None:
+    whole = network("llama").double()
+    other = copy.deepcopy(whole)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1 + noise * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
+    comparison = td.compare(whole, other, texts=PROMPTS, names=["a", "b"])
+    text = str(comparison)
+    assert "collapse" not in text
+    assert "significant" not in text
+    assert re.search(rf"similarity κ′ is the same to within [\d.]+ × 10{POWER}\.", text)
+    products = "equal in all compared layers" + (", but for at most" if noise > 1e-12 else ".")
+    for subject in ("QK and OV products", "feed-forward matrices"):
+        assert f"The {subject} of b and a are {products}" in text
+    assert "of b and a are equal, including biases and norms, but for at most" in text
 
 
 @pytest.mark.few(1)

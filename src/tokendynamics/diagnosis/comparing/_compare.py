@@ -65,6 +65,7 @@ from tokendynamics.diagnosis.comparing.effects import (
 )
 from tokendynamics.diagnosis.comparing.result import Comparison
 from tokendynamics.diagnosis.comparing.words import (
+    NEGLIGIBLE,
     chance_finding,
     end_finding,
     missing_finding,
@@ -224,10 +225,11 @@ def _measured(
 
 
 def _significant_gaps(differences: xr.Dataset) -> Float64[np.ndarray, " other"]:
-    """Return the difference of κ′ after the last layer, NaN where its interval contains 0 or there is no interval."""
+    """Return the difference of κ′ after the last layer, NaN where it is not significant or negligible."""
     end = differences.sel(site="feed_forward").isel(layer=-1)
     low, high = (end.consensus_relative_interval.sel(bound=bound).values for bound in ("low", "high"))
-    return np.where((low > 0) | (high < 0), end.consensus_relative.values, np.nan)
+    matters = np.fmax(np.abs(low), np.abs(high)) >= NEGLIGIBLE
+    return np.where(matters & ((low > 0) | (high < 0)), end.consensus_relative.values, np.nan)
 
 
 def _parameters(

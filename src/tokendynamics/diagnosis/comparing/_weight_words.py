@@ -19,6 +19,9 @@ MOST_NAMED = 6
 _ANGLE_ROUNDING = 1e-3
 """Degrees between directions up to which they differ by rounding: weights in single precision turn them by 1e-5."""
 
+_COMPUTED = 1e-12
+"""Relative difference up to which products and folded matrices, which are computed in float64, are equal."""
+
 _SCALE_ZERO = 1e-12
 """A scale this small is rounding: nothing is left."""
 
@@ -53,7 +56,8 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
     some = f" Some layers were not compared{because(why)}." if why else ""
     values = {"layers": differing.tolist(), **{name: sizes.tolist() for name, sizes in largest.items()}}
     if not len(differing):
-        text = f"The QK and OV products of {names[1]} and {names[0]} are equal in all compared layers."
+        but = _but_for(float(np.nanmax(either)), _COMPUTED)
+        text = f"The QK and OV products of {names[1]} and {names[0]} are equal in all compared layers{but}."
         return Finding(text + some, "weights", values)
     most = {name: int(np.nanargmax(sizes)) for name, sizes in largest.items() if np.nanmax(sizes) > WEIGHTS_DIFFER}
     parts = [
@@ -85,7 +89,8 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
     values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
     subject = f"The feed-forward matrices {_whose(names, unmatched)}"
     if not len(differing):
-        return Finding(f"{subject} are equal in all compared layers.{rest}", "weights", values)
+        text = f"{subject} are equal in all compared layers{_but_for(float(np.nanmax(sizes)), _COMPUTED)}."
+        return Finding(text + rest, "weights", values)
     at = int(np.nanargmax(sizes))
     angle = float(weights.ff_angle.values[at])
     most = f", most in layer {layers[at]}" if len(differing) > 1 else ""
@@ -95,6 +100,11 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
         f"{'' if np.isnan(angle) else turned}."
     )
     return Finding(text + rest, "weights", values)
+
+
+def _but_for(largest: float, rounding: float = 0.0) -> str:
+    """Return the end of a sentence that calls weights equal; empty where no difference is larger than rounding."""
+    return f", but for at most {of_norm(largest, 'their')}" if largest > rounding else ""
 
 
 def _whose(names: tuple[str, str], unmatched: Sequence[str]) -> str:
@@ -174,7 +184,8 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
         complete = not compared.unmatched and bool(known.all())
         whose = f"of the blocks {_whose(names, ())}" if complete else f"in the blocks of both {names[1]} and {names[0]}"
         subject = f"{'all' if complete else 'the'} stored tensors {whose}"
-        text = f"{_apart_from(compared.codes, subject)} are equal{vectors}."
+        but = _but_for(float(np.nan_to_num(values).max(initial=0.0)))
+        text = f"{_apart_from(compared.codes, subject)} are equal{vectors}{but}."
         return Finding(text + rest + _outside(compared), "weights", {"tensors": []})
     outliers = compared.outliers
     changed = layers[differing.any(axis=1)]

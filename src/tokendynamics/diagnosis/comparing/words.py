@@ -31,6 +31,9 @@ from tokendynamics.words import (
 )
 from tokendynamics.words import interval as interval_of
 
+NEGLIGIBLE = 5e-4
+"""Difference of κ′ below which neither network is called closer to collapse, significant or not: it may be rounding."""
+
 SMALL = 0.1
 """Relative difference of the last states up to which networks with different embeddings count as close: rounding all
 weights of SmolLM2 to half precision gives 0.003, one percent of noise on them 0.04."""
@@ -94,6 +97,8 @@ def _gap(gap: float, interval: np.ndarray, noun: str, places: int) -> str:
     if np.isnan(interval).any():
         difference = signed(gap, 2) if round(gap, places) == 0 else fixed(gap, places, sign=True)
         return f"The difference in {subject} is {difference}; there are too few {noun}s for a confidence interval."
+    if (largest := float(np.abs([gap, *interval]).max())) < NEGLIGIBLE:
+        return f"{subject.capitalize()} is the same to within {number(largest, 2)}."
     places = places_beyond_zero(interval, places)
     difference = f"{fixed(gap, places, sign=True)}, {interval_of(interval, CONFIDENCE, places=places)}"
     if interval[0] <= 0 <= interval[1]:
