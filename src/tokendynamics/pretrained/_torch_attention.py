@@ -3,7 +3,7 @@
 `nn.MultiheadAttention` calls neither of its projections as a module, and in evaluation an encoder layer may run as one
 fused function. Inside `apart` each such module projects, attends and calls ``out_proj``, with the same functions on the
 same numbers in the same order, and the fused ways are off. Encoders and decoders whose states have the tokens first
-turn them: what runs inside such a list of layers has the inputs first. So do blocks that `turn_blocks` was called for.
+turn them: what runs inside such a list of layers has the inputs first.
 """
 
 from __future__ import annotations
@@ -289,9 +289,6 @@ _SEEN_TURNED: ContextVar[bool] = ContextVar("_SEEN_TURNED", default=False)
 """Whether a network runs, or is tried block by block, whose states are seen in another order: others may hold the same
 modules."""
 
-_INSIDE: ContextVar[bool] = ContextVar("_INSIDE", default=False)
-"""Whether a network runs whose blocks turn their states: by itself a block is given the inputs first."""
-
 
 @contextmanager
 def seen_turned() -> Iterator[None]:
@@ -316,12 +313,6 @@ class _SetsVariable:
             self.variable.reset(token)
 
 
-class _Calling(_SetsVariable):
-    """The mixin, inside `apart`, of a network whose blocks turn their states."""
-
-    variable = _INSIDE
-
-
 class _CrossAttention(_SetsVariable):
     """The mixin, inside `apart`, of a cross-attention beside another attention."""
 
@@ -334,49 +325,8 @@ class _WithTurnedStates(_SetsVariable):
     variable = _SEEN_TURNED
 
 
-class _TurnedBlock:
-    """The mixin, inside `apart`, of such a block: its hooks, and what runs in it, see the inputs first."""
-
-    def __call__(self, *positional: Any, **named: Any) -> Any:
-        call: Any = cast("Any", super()).__call__
-        given = (*positional, *named.values())
-        states = next((value for value in given if isinstance(value, Tensor) and value.is_floating_point()), None)
-        if not _INSIDE.get() or states is None or states.ndim != 3:
-            return call(*positional, **named)
-        tokens, inputs = states.shape[:2]
-        turned: dict[int, Any] = {}  # what is one tensor stays one
-
-        def inputs_first(value: Any) -> Any:
-            if not isinstance(value, Tensor) or value.ndim != 3 or not value.is_floating_point():
-                return value
-            mask = value.shape[1:] == (tokens, tokens) and value.shape != states.shape
-            if mask or value.shape[1] not in (1, inputs):
-                return value
-            return turned.setdefault(id(value), value.transpose(0, 1))
-
-        def tokens_first(value: Any) -> Any:
-            alike = isinstance(value, Tensor) and value.shape == (inputs, tokens, states.shape[-1])
-            return value.transpose(0, 1) if alike else value
-
-        output = call(*map(inputs_first, positional), **{name: inputs_first(value) for name, value in named.items()})
-        if isinstance(output, tuple | list) and not hasattr(output, "_fields"):
-            return type(output)(map(tokens_first, output))
-        return tokens_first(output)
-
-
-_mixed_in: dict[type, WeakKeyDictionary[nn.Module, tuple[str, ...]]] = {
-    _TurnedBlock: WeakKeyDictionary(),
-    _CrossAttention: WeakKeyDictionary(),
-}
-"""For each network the names of its modules with a mixin: blocks that hand on states with the tokens first, and
-cross-attentions beside an attention that are no module of PyTorch's."""
-
-
-def _mix_in(kind: type, network: nn.Module, modules: Sequence[str]) -> None:
-    if modules:
-        _mixed_in[kind][network] = tuple(dict.fromkeys(modules))
-    else:
-        _mixed_in[kind].pop(network, None)
+_hidden: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+"""For each network the names of its cross-attentions beside an attention that are no module of PyTorch's."""
 
 
 def hide_cross_attentions(network: nn.Module, modules: Sequence[str] = ()) -> None:
@@ -386,24 +336,12 @@ def hide_cross_attentions(network: nn.Module, modules: Sequence[str] = ()) -> No
         network: What calls them.
         modules: Their names; none to let each be noticed.
     """
-    _mix_in(_CrossAttention, network, modules)
+    _name_modules(_hidden, network, modules)
 
 
 def is_hidden(module: nn.Module) -> bool:
     """Return whether a module is such a cross-attention; false outside of `apart`."""
     return isinstance(module, _CrossAttention)
-
-
-def turn_blocks(network: nn.Module, blocks: Sequence[str] = ()) -> None:
-    """Let blocks that hand on states (token, input, feature) run inputs first inside `apart`.
-
-    A block whose attentions are PyTorch's, and which acts otherwise on each token alone, then gives the same states.
-
-    Args:
-        network: What calls the blocks.
-        blocks: Their names; none to let them run as they are.
-    """
-    _mix_in(_TurnedBlock, network, blocks)
 
 
 _with_turned_states: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
@@ -420,10 +358,7 @@ def turn_states(network: nn.Module, modules: Sequence[str] = ()) -> None:
         network: What they are in.
         modules: Their names; none to let all states be seen as they are.
     """
-    if modules:
-        _with_turned_states[network] = tuple(modules)
-    else:
-        _with_turned_states.pop(network, None)
+    _name_modules(_with_turned_states, network, modules)
 
 
 def turns_states(network: nn.Module) -> bool:
@@ -438,9 +373,17 @@ def has_tokens_first(module: nn.Module) -> bool:
 
 def run_like(network: nn.Module, other: nn.Module) -> None:
     """Let the modules of a copy run, and be seen, as those of the network that it is a copy of."""
-    turn_states(network, _with_turned_states.get(other, ()))
-    for kind, known in _mixed_in.items():
-        _mix_in(kind, network, known.get(other, ()))
+    for known in (_hidden, _with_turned_states):
+        _name_modules(known, network, known.get(other, ()))
+
+
+def _name_modules(
+    known: WeakKeyDictionary[nn.Module, tuple[str, ...]], network: nn.Module, names: Sequence[str]
+) -> None:
+    if names:
+        known[network] = tuple(dict.fromkeys(names))
+    else:
+        known.pop(network, None)
 
 
 _classes: dict[tuple[type, type], type] = {}
@@ -492,15 +435,9 @@ def _changes(modules: Sequence[nn.Module]) -> dict[nn.Module, dict[str, Any]]:
         ]
         beside = {attention for several in inner if len(several) > 1 for attention in several}
         changes |= {module: change for module in modules if (change := _change_of(module, turned, beside))}
-    for kind, known in _mixed_in.items():
-        for network in (module for module in modules if module in known) if known else ():
-            blocks = [network.get_submodule(name) for name in known[network]]
-            for module in (network, *blocks) if kind is _TurnedBlock else blocks:
-                mixin = _Calling if module is network else kind
-                changes.setdefault(module, {}).setdefault("__class__", mixin)
-            for part in (part for block in blocks for part in block.modules()) if kind is _TurnedBlock else ():
-                if isinstance(part, nn.MultiheadAttention) and not part.batch_first:
-                    changes.setdefault(part, {})["batch_first"] = True
+    for network in (module for module in modules if module in _hidden) if _hidden else ():
+        for name in _hidden[network]:
+            changes.setdefault(network.get_submodule(name), {})["__class__"] = _CrossAttention
     for network in (module for module in modules if module in _with_turned_states) if _with_turned_states else ():
         changes.setdefault(network, {}).setdefault("__class__", _WithTurnedStates)
         for name in _with_turned_states[network]:

@@ -16,7 +16,6 @@ from tokendynamics.pretrained._torch_attention import (
     apart,
     hide_cross_attentions,
     seen_turned,
-    turn_blocks,
     turn_states,
 )
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, with_mask_by_ids
@@ -84,15 +83,14 @@ def discover(
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
-    turn_blocks(network)  # what was found of another network with the same blocks need not hold here
-    turn_states(network)
+    turn_states(network)  # what a former call found need not hold here
     hide_cross_attentions(network)
     # What is found on a copy says nothing of how the blocks of the network itself run.
     itself = found_on == "the network itself"
     try:
         discovery = _discover(network, inputs, found_on, decoder=decoder)
     except TokensFirstError:
-        if not itself or not (_turned(network, inputs) or _seen_turned(network, inputs)):
+        if not itself or not _seen_turned(network, inputs):
             raise
         discovery = _discover(network, inputs, found_on, decoder=decoder)
     several = any("; one can be read" in layer.problem for layer in discovery.layout.layers)
@@ -121,27 +119,6 @@ def _hides_cross_attentions(network: nn.Module, inputs: Callable[[int], Mapping[
     return bool(names)
 
 
-def _turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> bool:
-    """Let blocks with the tokens first run inputs first, if every module then gives what it gave; return whether.
-
-    The arguments of the network itself must have the inputs first: their number is then that of the states.
-    """
-    two, three = inputs(2), inputs(3)
-    with torch.no_grad(), as_before(network), silenced(), without_autocast():
-        with apart(network):
-            usual = record(network, two)
-            names = [block.call.name for block in _blocks(network, usual)]
-        turn_blocks(network, names)
-        with suppress(Exception), apart(network):  # what a block of the user's own raises on states in another order
-            turned, larger = record(network, two), record(network, three)
-            counts = {len(call.y) for call in turned.calls if call.name in names}
-            counts_of_more = {len(call.y) for call in larger.calls if call.name in names}
-            if (counts, counts_of_more) == ({2}, {3}) and _same_in_another_order(usual.calls, turned.calls):
-                return True
-    turn_blocks(network)
-    return False
-
-
 def _seen_turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> bool:
     """Let the states of blocks that run with the tokens first be seen inputs first; return whether they do.
 
@@ -164,19 +141,6 @@ def _seen_turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]])
                 axes.setdefault(call.name, set()).add(tuple(tensor.shape[:2]))
     first = {(length, count) for length in tokens}
     turn_states(network, [name for name, several in axes.items() if several <= first])
-    return True
-
-
-def _same_in_another_order(usual: Sequence[ModuleCall], turned: Sequence[ModuleCall]) -> bool:
-    """Return whether modules gave the same in two passes, but for the order of the first two axes."""
-    if [call.name for call in usual] != [call.name for call in turned]:
-        return False
-    for one, other in zip(usual, turned, strict=True):
-        y, near = other.y, max(CHANGED, 100 * torch.finfo(other.y.dtype).eps) * float(one.y.abs().max())
-        if y.shape != one.y.shape or not torch.allclose(y, one.y, 0.0, near):
-            y = y.transpose(0, 1) if y.ndim > 2 else y
-        if y.shape != one.y.shape or not torch.allclose(y, one.y, 0.0, near):
-            return False
     return True
 
 

@@ -19,6 +19,9 @@ from tokendynamics.pretrained.packs import ids_in
 _AXES = 3
 """Of states: input, token, feature."""
 
+_INPUTS = 8
+"""Of one random input two tokens side by side may be the same."""
+
 
 @dataclass(frozen=True)
 class PositionalPart:
@@ -79,8 +82,8 @@ def _tables(
     network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], blocks: tuple[str, ...], first: str
 ) -> Iterator[str]:
     """Yield the tensors without which the same token has the same embedding everywhere, and others have another."""
-    some = dict(inputs(1))
-    alike = with_one_token(some)
+    some = dict(inputs(_INPUTS))
+    alike = with_one_token(inputs(1))
     tensors = [*network.named_parameters(), *network.named_buffers()]
     for name, tensor in tensors:
         inside = any(name.startswith(f"{block}.") for block in blocks)
