@@ -260,6 +260,16 @@ def test_blocks_with_tokens_first_have_the_numbers_of_the_same_with_inputs_first
                 )  # fmt: skip
 
 
+def test_a_table_of_positions_is_seen_where_one_input_repeats_a_token() -> None:
+    def inputs(count: int) -> dict[str, Tensor]:
+        ids = torch.arange(1, 1 + 7 * count).view(count, 7) % 29
+        ids[0, 2:4] = 5
+        return {"ids": ids}
+
+    ckpt = td.load(OfPlain(batch_first=False).eval(), inputs=inputs)
+    assert [part.name for part in ckpt.layout.positional] == ["places"]
+
+
 class InRows(Block):
     """Tokens of all inputs stand one below the other, or side by side."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
-from pretrained.test_axes import DIM, Block, ByHand
+from pretrained.test_axes import DIM, Block, ByHand, Series
 from tokendynamics.numerics import CheckpointError
 
 
@@ -157,8 +157,11 @@ def test_towers_of_different_lengths_are_refused_with_what_to_pass() -> None:
     def inputs(count: int) -> dict[str, Tensor]:
         return {"one": torch.randn(count, 7, 3), "other": torch.randn(count, 5, 3)}
 
-    with pytest.raises(CheckpointError, match="pass its module left or its module right, with inputs= of that"):
-        td.load(network, inputs=inputs)
+    turned = Pooled(*(Series(lambda: Block(ByHand(), "tokens first"), "tokens first") for _ in range(2))).eval()
+    words = "different numbers of tokens, .*; pass its module left or its module right, with inputs= of that"
+    for several in (network, turned):
+        with pytest.raises(CheckpointError, match=words):
+            td.load(several, inputs=inputs)
     for tower, length in ((network.left, 2), (network.right, 3)):
         assert len(td.load(tower, inputs=torch.randn(4, 7, 3)).layout.blocks) == length
 

@@ -2,8 +2,8 @@
 
 `nn.MultiheadAttention` calls neither of its projections as a module, and in evaluation an encoder layer may run as one
 fused function. Inside `apart` each such module projects, attends and calls ``out_proj``, with the same functions on the
-same numbers in the same order, and the fused ways are off. Encoders and decoders whose states have the tokens first
-turn them: what runs inside such a list of layers has the inputs first.
+same numbers in the same order, and the fused ways are off. States with the tokens first are seen with the inputs first:
+see `turn_states`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
 from typing import Any, Literal, TypeAlias, cast
 from weakref import WeakKeyDictionary
@@ -242,24 +241,6 @@ def fused_otherwise(layer: nn.Module) -> bool:
     return not torch.allclose(fused, usual, near, near * float(usual.abs().max()))
 
 
-def _inputs_first(layers: nn.Module, *positional: Any, **named: Any) -> Tensor:
-    """Run the own forward pass of an encoder or a decoder with tokens first, inputs first."""
-    states = _STATES[isinstance(layers, nn.TransformerDecoder)]
-    count = len(states)
-    positional = (*map(_swapped, positional[:count]), *positional[count:])
-    named |= {name: _swapped(named[name]) for name in states if name in named}
-    return _swapped(type(layers).forward(layers, *positional, **named))
-
-
-_STATES = (("src",), ("tgt", "memory"))
-"""What an encoder and a decoder call the states that they read."""
-
-
-def _swapped(states: Any) -> Any:
-    """Return states with tokens and inputs in the other order; those without an axis of inputs as they are."""
-    return states.transpose(0, 1) if isinstance(states, Tensor) and states.ndim == 3 else states
-
-
 @dataclass
 class _Held:
     """What an attribute of a module, or its class, is outside of `apart`, and how many open blocks need another one.
@@ -426,7 +407,6 @@ def _changes(modules: Sequence[nn.Module]) -> dict[nn.Module, dict[str, Any]]:
     """
     changes: dict[nn.Module, dict[str, Any]] = {module: {} for module in modules if module in _held} if _held else {}
     if any(isinstance(module, _OF_TORCH) for module in modules):
-        turned = {attention for module in modules for attention in _turned_attentions(module)}
         # Members of a list may be those of one layer after the other.
         inner = [
             [child for child in module.children() if isinstance(child, nn.MultiheadAttention)]
@@ -434,7 +414,7 @@ def _changes(modules: Sequence[nn.Module]) -> dict[nn.Module, dict[str, Any]]:
             if not isinstance(module, nn.ModuleList | nn.Sequential)
         ]
         beside = {attention for several in inner if len(several) > 1 for attention in several}
-        changes |= {module: change for module in modules if (change := _change_of(module, turned, beside))}
+        changes |= {module: change for module in modules if (change := _change_of(module, beside))}
     for network in (module for module in modules if module in _hidden) if _hidden else ():
         for name in _hidden[network]:
             changes.setdefault(network.get_submodule(name), {})["__class__"] = _CrossAttention
@@ -477,7 +457,7 @@ def _put(module: nn.Module, name: str, value: Any) -> None:
         vars(module)[name] = value
 
 
-def _change_of(module: nn.Module, turned: Collection[nn.Module], beside: Collection[nn.Module]) -> dict[str, Any]:
+def _change_of(module: nn.Module, beside: Collection[nn.Module]) -> dict[str, Any]:
     """Return which attributes of a module are others inside `apart`: a forward pass, or what allows a fused one."""
     given: dict[str, Any] = vars(module)
     change: dict[str, Any] = {}
@@ -485,13 +465,10 @@ def _change_of(module: nn.Module, turned: Collection[nn.Module], beside: Collect
         if not (_is_plain(module, nn.MultiheadAttention, _Forward) and _is_called_alike(module.out_proj)):
             return {}
         change = {"forward": _Forward(module, module in beside)}
-        change |= {"batch_first": True} if module in turned else {}
     elif isinstance(module, nn.TransformerEncoderLayer):
         change = {"activation_relu_or_gelu": 0}
     elif isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder):
-        change = {"use_nested_tensor": False} | (
-            {"forward": partial(_inputs_first, module)} if _turned_attentions(module) else {}
-        )
+        change = {"use_nested_tensor": False}
     return {name: value for name, value in change.items() if name == "forward" or name in given}
 
 
@@ -505,17 +482,3 @@ def _is_plain(module: nn.Module, kind: type[nn.Module], *replacements: type[obje
     """Whether a module runs PyTorch's forward pass of a kind, or what stands for it here."""
     replaced = vars(module).get("forward")
     return type(module).forward is kind.forward and (replaced is None or isinstance(replaced, replacements))
-
-
-def _turned_attentions(layers: nn.Module) -> list[nn.Module]:
-    """Return the attentions of an encoder or a decoder of PyTorch with tokens first; none of any other module."""
-    for kind, kind_of_layer in (
-        (nn.TransformerEncoder, nn.TransformerEncoderLayer),
-        (nn.TransformerDecoder, nn.TransformerDecoderLayer),
-    ):
-        if isinstance(layers, kind) and _is_plain(layers, kind):
-            attentions = [module for module in layers.modules() if isinstance(module, nn.MultiheadAttention)]
-            usual = all(_is_plain(layer, kind_of_layer) for layer in layers.layers)
-            usual &= all(_is_plain(attention, nn.MultiheadAttention) for attention in attentions)
-            return [*attentions] if usual and not any(attention.batch_first for attention in attentions) else []
-    return []

@@ -256,7 +256,8 @@ def _check_alike(network: nn.Module, blocks: Sequence[ModuleCall]) -> None:
     """Refuse blocks that give states of several shapes, naming the first two between which they change."""
     for before, after in pairwise(blocks):
         if before.y.shape != after.y.shape:
-            shapes = [tuple(call.y.shape[1:]) for call in (before, after)]
+            begin = int(before.y.shape[0] == after.y.shape[0])  # the number of inputs says nothing
+            shapes = [tuple(call.y.shape[begin:]) for call in (before, after)]
             came = f"states of shape {shapes[0]} after {before.name} and {shapes[1]} after {after.name}"
             other = "widths" if shapes[0][:-1] == shapes[1][:-1] else "numbers of tokens, as after pooling,"
             wanted, advice = "blocks whose states are of one shape", f"layers with different {other} cannot be compared"
