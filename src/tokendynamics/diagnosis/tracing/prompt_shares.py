@@ -139,15 +139,19 @@ def _directions(
     rows: Sequence[PromptTrace], longest: int
 ) -> Iterator[tuple[Float[Tensor, "prompt token dim"], Bool[Tensor, "prompt token"]]]:
     """Yield the unit rows of all prompts at each state, zeros where no token counts, and which tokens count."""
+    first = rows[0].states[0]
+    exact = torch.float32 if first.itemsize <= 4 else torch.float64
+    counts = torch.zeros(len(rows[0].sizes), len(rows), longest, dtype=torch.bool)
+    scales = torch.zeros(counts.shape, dtype=exact)
+    for place, row in enumerate(rows):
+        there = slice(row.counted.shape[-1])
+        counts[:, place, there] = row.counted
+        scales[:, place, there] = torch.where(row.counted, row.sizes.reciprocal(), 0.0).to(exact)
     for number, states in enumerate(zip(*(chain.from_iterable(row.states) for row in rows), strict=True)):
-        exact = torch.float32 if states[0].itemsize <= 4 else torch.float64
-        directions = torch.zeros(len(rows), longest, states[0].shape[-1], dtype=exact)
-        counts = torch.zeros(len(rows), longest, dtype=torch.bool)
-        for place, (row, x) in enumerate(zip(rows, states, strict=True)):
-            counts[place, : len(x)] = row.counted[number]
-            scale = torch.where(row.counted[number], row.sizes[number].reciprocal(), 0.0)
-            directions[place, : len(x)] = x * scale.unsqueeze(-1).to(exact)
-        yield directions, counts
+        directions = torch.zeros(len(rows), longest, first.shape[-1], dtype=exact)
+        for place, x in enumerate(states):
+            directions[place, : len(x)] = x
+        yield directions.mul_(scales[number].unsqueeze(-1)), counts[number]
 
 
 def _of_pairs(
