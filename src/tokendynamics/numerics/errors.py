@@ -6,7 +6,7 @@ line among them) can tell a refused input from a defect.
 
 from __future__ import annotations
 
-from tokendynamics.numerics.printable import printable, shortened
+from tokendynamics.numerics.printable import printable, shortened_clauses
 
 _LONGEST = 200
 """Characters of one part of a message: a value of a million digits says no more than its ends."""
@@ -95,5 +95,5 @@ def expected(argument: str, wanted: str, came: object, advice: str = "") -> str:
     'x: expected at least one token, got shape (0, 3); pass a non-empty prompt'
     """
     came = shown(came) if isinstance(came, int) else came
-    argument, came, advice = (shortened(printable(str(part)), _LONGEST) for part in (argument, came, advice))
+    argument, came, advice = (shortened_clauses(printable(str(part)), _LONGEST) for part in (argument, came, advice))
     return f"{argument}: expected {wanted}, got {came}" + (f"; {advice}" if advice else "")

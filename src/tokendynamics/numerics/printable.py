@@ -52,6 +52,48 @@ def shortened(text: str, longest: int) -> str:
     return f"{text[: longest - 3 - end]} … {text[len(text) - end :]}"
 
 
+def shortened_clauses(text: str, longest: int) -> str:
+    """Leave out the last clauses of a text that is too long, and say how many; the middle of a single one.
+
+    Clauses stand apart by a semicolon, all of them possibly in round brackets at the end.
+
+    Args:
+        text: Anything.
+        longest: Number of characters that may be left, at least 40.
+
+    >>> shortened_clauses("none (its heads have norms; it has a soft cap; it varies)", 50)
+    'none (its heads have norms; and 2 more)'
+    """
+    if len(text) <= longest:
+        return text
+    before, _, inner = text.partition(" (")
+    if text.endswith(")") and "; " in inner and "; " not in before and len(before) <= longest - 43:
+        return f"{before} ({shortened_clauses(inner[:-1], longest - len(before) - 3)})"
+    clauses = text.split("; ")
+    kept = _between_words(clauses[0], longest if len(clauses) == 1 else longest - 20)
+    for further in range(len(clauses) - 1, 0, -1):
+        shorter = "; ".join([*clauses[:-further], f"and {further:,} more"])
+        if len(shorter) > longest:
+            return f"{kept}; and {further:,} more" if further == len(clauses) - 1 else kept
+        kept = shorter
+    return kept
+
+
+def _between_words(text: str, longest: int) -> str:
+    """Leave out the middle of a text that is too long, between words where it has some."""
+    short = shortened(text, longest)
+    if short == text:
+        return text
+    begin, _, end = short.partition(" … ")
+    return f"{_without(begin[::-1])[::-1]} … {_without(end)}"
+
+
+def _without(text: str) -> str:
+    """Return a text without the rest of a word by which it begins."""
+    word, space, further = text.partition(" ")
+    return further if space and further and len(word) < 20 else text
+
+
 def tolerate_encodings() -> None:
     r"""Have standard output and error write what their encoding lacks as an escape such as ``\u03ba``.
 
