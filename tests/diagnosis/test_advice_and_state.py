@@ -47,9 +47,7 @@ def test_a_set_at_an_unknown_cost_is_named_with_its_effect() -> None:
     assert words.startswith(
         "No change is advised because the loss of this network is unknown. Similarity κ after layer "
     )
-    named = (
-        "The most effective set tried, the attention of layer 2 (α = 0) and the attention of layer 5 (α = 0), changes"
-    )
+    named = "The set found, the attention of layer 2 (α = 0) and the attention of layer 5 (α = 0), changes"
     assert named in words
     edited: Any = copy.deepcopy(canvas.network)
     for layer in (2, 5):

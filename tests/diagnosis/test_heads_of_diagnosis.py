@@ -15,7 +15,7 @@ import tokendynamics as td
 from diagnosis.test_heads import ids_of, network_of
 from report.reading import page_of
 from tokendynamics.diagnosis import Diagnosis, Levers
-from tokendynamics.diagnosis.gating._heads import heads_findings, prediction_of_heads
+from tokendynamics.diagnosis.gating._heads import heads_findings, prediction_of_heads, strongest_heads
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.results import Refused
 
@@ -101,6 +101,14 @@ TAIL = "removed one at a time on 4 texts; κ is read after layer 3."
 def test_the_sentence_names_significant_heads_by_their_sign(significant: dict[Any, float], words: str) -> None:
     (finding,) = heads_findings(effects_of(significant), NOT_REQUESTED, None, "text")
     assert finding.text == words
+
+
+def test_what_contributes_most_is_so_in_the_table() -> None:
+    effects = effects_of({(2, 3): 0.02})
+    among = "Of the heads removed one at a time with a significant effect, layer 2 head 3 (+0.020) contributes most."
+    assert strongest_heads(effects) == among  # layer 1 head 0 has 0.5, which is not significant
+    effects.consensus_effect[0, 0] = 0.01
+    assert strongest_heads(effects) == among.replace(" with a significant effect", "")
 
 
 def test_at_most_four_heads_are_named_the_largest_first() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def test_a_cost_above_the_budget_is_not_advised() -> None:
     bound = td.joint_levers(network, prompts, candidates=4, most=2, loss=costly, budget=0.5, sink_ratio=1e6)
     assert free.table.sizes["step"] >= 1
     assert bound.changes == {}
-    assert "at a cost of at most 0.5; it is 0." in bound.text
+    assert "at a cost of at most 0.5; on 5 others it is 0." in bound.text
     assert "measured" not in bound.text
     assert "the sets found were measured on 5 others." in free.text
 
@@ -136,7 +137,8 @@ def test_near_one_point_a_change_counts_at_any_cost(much: bool) -> None:
     before = td.trace(network, prompts[1::2], sink_ratio=1e6).consensus_within.sel(layer=0, site="feed_forward").item()
     relative = (kappa_of(network, prompts[1::2], answer.where) - before) / (1 - before)
     assert relative >= 0.55 if much else 0.06 <= relative < 0.55
-    tried = f"{answer.singles} single changes and {answer.sets} larger sets were tried on 12 texts"
+    sets = f" and {answer.sets} larger sets" if answer.sets else ""
+    tried = f"{answer.singles} single changes{sets} were tried on 12 texts"
     assert tried in answer.text
     if much:
         assert answer.changes
@@ -146,7 +148,8 @@ def test_near_one_point_a_change_counts_at_any_cost(much: bool) -> None:
     else:
         assert answer.changes == {}
         assert answer.text.startswith(
-            "No part or head tried lowers similarity κ after layer 4 at a cost of at most 0.5; it is 0."
+            "On the texts that choose, no part or head tried lowers similarity κ after layer 4 at a cost of at most "
+            "0.5; on 13 others it is 0."
         )
 
 
@@ -156,7 +159,8 @@ def test_what_is_dear_on_the_texts_that_measure_it_denies_no_other_change(dear: 
     kappa, cost = (EffectEstimate(value, value - 0.01, value + 0.01) for value in (-0.025, 0.021))
     gain = kappa if dear else EffectEstimate(-0.025, -0.06, 0.01)
     step = _joint._Step({(28, 0): 0.5}, (28, 0), kappa, gain, cost)
-    trials, costs, search = (object.__new__(kind) for kind in (Trials, Costs, _joint._Search))
+    made: list[Any] = [object.__new__(kind) for kind in (Trials, Costs, _joint._Search)]
+    trials, costs, search = made
     trials.where = 30
     vars(costs).update(budget=0.02, unit=" nats")
     vars(search).update(little=False, much=False, costs=costs, singles=24, sets=3)
@@ -165,11 +169,54 @@ def test_what_is_dear_on_the_texts_that_measure_it_denies_no_other_change(dear: 
         text = _joint._words(EffectEstimate(0.35, 0.26, 0.44), trials, steps, 0, search, halves)
         assert text.startswith(
             f"{subject} similarity κ after layer 30 significantly at a cost of at most 0.02 nats; it is 0.35 "
-            "(95 % CI 0.26–0.44). The best change on the texts that chose it, the attention of layer 28 (α = 0.5), "
-            "changes it on the others by −0.025"
+            "(95 % CI 0.26–0.44). The change chosen first, the attention of layer 28 (α = 0.5), changes it by −0.025"
         )
         assert ("which is above the budget" in text) == dear
         assert ("which is not significant" in text) != dear
+
+
+def test_sentences_on_sets_deny_only_what_was_measured() -> None:
+    """A change that adds nothing significant denies neither another change nor a larger set."""
+
+    def estimate(value: float, half: float) -> EffectEstimate:
+        return EffectEstimate(value, value - half, value + half)
+
+    free, dear = estimate(0.0, 0.001), estimate(0.5, 0.001)
+    unsure, sure = estimate(-0.1, 0.2), estimate(-0.2, 0.05)
+    first = _joint._Step({(1, 2): 0.0}, (1, 2), unsure, unsure, free)
+    both = _joint._Step({(1, 2): 0.0, (3, 1): 0.5}, (3, 1), sure, sure, free)
+    made: list[Any] = [object.__new__(kind) for kind in (Trials, Costs, _joint._Search)]
+    trials, costs, search = made
+    trials.where = 4
+    vars(costs).update(budget=0.02, unit=" nats", given=False)
+    vars(search).update(little=False, much=False, costs=costs, singles=1, sets=0)
+    halves = Halves(["a", "b"], ["c", "d"], "text")
+
+    def words(steps: list[Any], reported: int = 0) -> str:
+        return _joint._words(EffectEstimate(0.35, 0.26, 0.44), trials, steps, reported, search, halves)
+
+    together = words([first, both])
+    assert "No set found" not in together
+    assert "The set head 0 of layer 1 (α = 0) and the feed-forward part of layer 3 (α = 0.5) changes" in together
+    assert words([first, replace(both, cost=dear)]).startswith("No set found lowers")
+    alone = replace(first, kappa=sure, gain=sure)
+    for step, why in (
+        (replace(both, gain=unsure), "does not lower it sig"),
+        (replace(both, cost=dear), "is above the"),
+    ):
+        further = words([alone, step], 1)
+        assert "No further change" not in further
+        assert f"next change found, the feed-forward part of layer 3 (α = 0.5), {why}" in further.replace(
+            "the cost is", "is"
+        )
+    assert "next change" not in words([alone, both], 2)
+    assert "1 single change was tried on 2 texts; the change found was measured on 2 others." in words([first])
+    assert words([]).startswith("On the texts that choose, no part or head tried lowers similarity κ after layer 4 at")
+    vars(search).update(singles=0)
+    assert words([]) == (
+        "To first order, turning down a part or head does not lower similarity κ after layer 4 in any layer; it is "
+        "0.35 (95 % CI 0.26–0.44)."
+    )
 
 
 def costly(network: Any) -> float:

@@ -610,7 +610,7 @@ def test_the_advice_says_the_same_without_symbols() -> None:
         f"{still.format('Scaling', 'by 0.5')} Combinations of parts were not tried."
     )
     needless = "No change is needed to avoid consensus."
-    change = "The most effective affordable change, the attention of layer 1 scaled by 0.5,"
+    change = "Of the one part tried, the most effective affordable change, the attention of layer 1 scaled by 0.5,"
     assert _advice(0.3, 0.3) == needless
     assert (
         _advice(0.3, 0.3, _trial(-0.05, 0.01))
@@ -627,8 +627,15 @@ def test_the_advice_says_the_same_without_symbols() -> None:
     two = _advice(0.3, 0.3, _trial(-0.2, 0.5), replace(_trial(-0.2, 0.5), layer=2))
     assert two == f"{needless} Turning down any of the 2 parts tried costs more than 0.02 nats of loss."
     assert _advice(0.3, 0.3, _trial(-0.05, float("nan"))) == (
-        f"{needless} The most effective change tried, the attention of layer 1 scaled by 0.5, lowers similarity by "
-        "17 % at an unknown cost."
+        f"{needless} Of the one part tried, the most effective change, the attention of layer 1 scaled by 0.5, lowers "
+        "similarity by 17 % at an unknown cost."
+    )
+    wide = replace(_trial(-0.1, 0.01, resolved=False), layer=2)  # a larger effect denies no smaller significant one
+    both = _answered(0.3, 0.3, wide, _trial(-0.05, 0.01))
+    assert "most effective of 2 parts tried with a significant effect at an estimated cost of at most" in both[0]
+    assert both[1].endswith(
+        "Of 2 parts tried, the most effective affordable change with a significant effect, the attention of layer 1 "
+        "scaled by 0.5, lowers similarity by 17 % at +0.010 nats of loss."
     )
 
 
@@ -788,7 +795,7 @@ def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     few = td.diagnose(network, prompts[:2], **ALONE)
     unasked = td.diagnose(network, prompts, levers=False, **ALONE)
     assert isinstance(few.levers, Refused)
-    assert few.levers_refused.startswith("expected at least 5 prompts")
+    assert few.levers_refused.startswith("this needs at least 5 prompts")
     assert isinstance(unasked.levers, Refused)
     assert unasked.levers_refused == "it was not requested"
 
@@ -811,7 +818,7 @@ def test_what_has_no_derivative_is_refused_in_one_line() -> None:
     network.layers[4].register_forward_hook(lambda module, given, output: output.detach())
     diagnosis = td.diagnose(network, _ids(5), **ALONE)
     assert isinstance(diagnosis.levers, Refused)
-    assert "expected a network that has derivatives, got" in diagnosis.levers_refused
+    assert "this needs a network that has derivatives, not" in diagnosis.levers_refused
 
 
 def test_a_streamed_network_is_refused(tmp_path: Any) -> None:

@@ -182,7 +182,7 @@ def test_spread_tokens_need_no_remedy() -> None:
     assert bool((tried.status == "measured").all())
     assert not tried.recommended.any()
     assert tried.attrs["summary"].startswith(
-        "No remedy is recommended because tokens of one text share little beyond the embedding (κ′ 0.0"
+        "No remedy is recommended because tokens of one text share little beyond the embedding: κ′ is 0.0"
     )
 
 
@@ -204,7 +204,7 @@ def test_at_an_unknown_cost_no_remedy_is_recommended() -> None:
     assert tried.attrs["relative_kappa"] >= 0.06
     assert bool((tried.consensus_change_interval.sel(bound="high") < 0).any())
     assert not tried.recommended.any()
-    assert tried.attrs["summary"].startswith("No remedy is recommended because its cost is unknown: the loss was not ")
+    assert tried.attrs["summary"].startswith("No remedy is recommended because the cost is unknown: the loss was not ")
     known = td.remedies(network, PROMPTS, sink_ratio=1e6, loss=lambda network: 0.0)
     assert known.recommended.any()
     assert "at an estimated cost of at most 0.02." in known.attrs["summary"]
@@ -213,8 +213,8 @@ def test_at_an_unknown_cost_no_remedy_is_recommended() -> None:
 @pytest.mark.parametrize(
     ("family", "settings", "name", "words"),
     [
-        ("gpt2", {}, "λA", "rotary positions, to which the remedy is added, got positions of the kind 'learned'"),
-        ("bert", {}, "λA", "expected an attention that sees no later token"),
+        ("gpt2", {}, "λA", "rotary positions, to which the remedy is added, not positions of the kind 'learned'"),
+        ("bert", {}, "λA", "this needs an attention that sees no later token, not one that does (layer 1)"),
         ("gptj", {"n_embd": 24, "n_head": 3, "n_layer": 4, "rotary_dim": 4}, "λA", "attention interface"),
     ],
 )

@@ -164,7 +164,7 @@ def test_uniform_attention_takes_from_all_tokens_alike() -> None:
     table = td.source_tokens(ckpt, [{"idx": torch.tensor([entry])} for entry in prompts_of("even")], sinks=())
     assert float(table.by_position.sel(kind="text", layer=3).max()) < 0.1
     assert "In layer 3, where heads add most" in table.attrs["summary"]
-    assert "no position contributes more than" in table.attrs["summary"]
+    assert "no position stands out: the largest contribution" in table.attrs["summary"]
 
 
 @pytest.mark.parametrize("measure", [td.shared_directions, td.source_tokens])
@@ -172,7 +172,7 @@ def test_wrong_input_is_refused_by_name(measure: Any) -> None:
     model, ids = network("llama"), ids_of()
     with pytest.raises(ArgumentValueError, match=r"at least two .*s, all different, got 1"):
         measure(model, ids[:1])
-    with pytest.raises(ArgumentValueError, match="2, of which 1 differ"):
+    with pytest.raises(ArgumentValueError, match="2 texts, 1 of them different"):
         measure(model, [ids[0], ids[0].clone()])
     with pytest.raises((ArgumentTypeError, ArgumentValueError), match="sinks"):
         measure(model, ids, sinks="none")

@@ -434,6 +434,11 @@ def test_where_nothing_rises_no_layer_is_named(measured: xr.Dataset) -> None:
         judge(None, with_end(measured, consensus_relative=0.04, width=0.05)).sentences[1].text
         == f"{none}(similarity at most 0.04)."
     )
+    sure_before = with_end(measured, consensus_relative=0.04, width=0.05)
+    sure_before.consensus_relative.loc[{"layer": 2}] = 0.03
+    for bound, end in enumerate((0.02, 0.04)):
+        sure_before.consensus_relative_interval[{"layer": 2, "bound": bound}] = end
+    assert "In no layer" not in judge(None, sure_before).sentences[1].text
     higher_before = with_end(measured, consensus_relative=-0.04, line_excess=0.02, width=0.05)
     higher_before.consensus_relative.loc[{"layer": [1, 2]}] = [[-0.03], [-0.01]]
     assert judge(None, higher_before).worst.layer == 3  # by the line excess

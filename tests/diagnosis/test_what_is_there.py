@@ -115,6 +115,9 @@ def test_a_part_that_some_layers_have_is_counted_over_those(measured: xr.Dataset
     assert "the feed-forward part lowers similarity κ in 1 of the 2 layers that have one, by" in said(
         alone_in(table, 2), "components"
     )
+    assert "the feed-forward part lowers similarity κ in the only layer that has one, by" in said(
+        alone_in(table, 2, 3), "components"
+    )
     assert said(alone_in(table, 1, 2, 3), "components") == (
         "Attention raises similarity κ in 2 of 3 layers, by 0.30 (90 % CI 0.20–0.40) in total."
     )

@@ -75,8 +75,8 @@ def test_a_network_without_a_configuration_says_so() -> None:
     ckpt = td.load(network_of("llama")[0])
     ckpt.config = None
     diagnosis = td.diagnose(ckpt, PROMPTS, **ALONE)
-    assert diagnosis.baseline_refused.startswith("expected a model with a transformers configuration")
-    assert "No untrained network was measured for comparison: expected a model with" in diagnosis.summary()
+    assert diagnosis.baseline_refused.startswith("this needs a model with a transformers configuration")
+    assert "No untrained network was measured for comparison: this needs a model with" in diagnosis.summary()
     with pytest.raises(CheckpointError, match="baseline: expected a model with a transformers configuration"):
         td.diagnose(ckpt, PROMPTS, **ALONE, baseline="untrained")
 

@@ -149,7 +149,7 @@ def test_in_the_subspace_the_restricted_flow_is_the_flow_of_the_network(checkpoi
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "count", "words"),
-    [("gpt2", 2, "three directions need 3 texts"), ("deberta", 3, "expected an attention whose factors are found")],
+    [("gpt2", 2, "three directions need 3 texts"), ("deberta", 3, "this needs an attention whose factors are found")],
 )
 def test_without_such_a_flow_the_page_says_why(family: str, count: int, words: str) -> None:
     systems = network_page.of_network(td.load(network_of(family)), ids_of(count))

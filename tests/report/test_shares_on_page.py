@@ -18,6 +18,7 @@ from tokendynamics.figures.curves import Curve, Curves, Rule, curve_keys
 from tokendynamics.figures.figure import Table, cells, fold
 from tokendynamics.figures.parts import Part, Stack
 from tokendynamics.report import notebook_html
+from tokendynamics.report.diagnosis._states import different_prompts, unshared, without_intervals
 from tokendynamics.report.diagnosis._updates import updates_figure
 
 
@@ -25,6 +26,18 @@ from tokendynamics.report.diagnosis._updates import updates_figure
 def alone(build: Callable[..., Diagnosis]) -> Diagnosis:
     """Of one prompt, and without attention."""
     return build(layers=4, prompts=1, attention=False)
+
+
+def test_why_there_are_no_shares_or_intervals_is_what_the_prompts_are(diagnosis: Diagnosis) -> None:
+    """Equal prompts have pairs, and are one prompt of which no other counts."""
+    trace = diagnosis.trace
+    ends = {trace.sizes["prompt"]: "they are undefined"}
+    equal = trace.assign(repeats=("prompt", np.where(np.arange(trace.sizes["prompt"]) == 0, -1, 0)))
+    ends[1] = "1 different prompt is too few for a confidence interval"
+    assert {different_prompts(table): without_intervals(table) for table in (trace, equal)} == ends
+    assert unshared(equal).startswith("Not plotted because all prompts are identical, and one prompt cannot show")
+    assert unshared(trace) == "Not plotted because the numbers are undefined after every layer."
+    assert "fewer than two tokens" in unshared(trace.assign(mean_pair_cosine=trace.mean_pair_cosine * np.nan))
 
 
 def test_the_verdict_says_its_state_sentences_details_and_layers(page: str, diagnosis: Diagnosis) -> None:
@@ -207,7 +220,7 @@ def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_two_prompts_have_shares_and_no_intervals(build: Callable[..., Diagnosis]) -> None:
     page = page_of(build(layers=4, prompts=2))
-    assert "Over 2 prompts, too few for a confidence interval." in page
+    assert "Over 2 prompts, without intervals because 2 prompts are too few for a confidence interval." in page
     assert {row[3] for row in saved(page, "shares-chart")[1:]} == {""}
     assert "90 % CI of" not in page
 

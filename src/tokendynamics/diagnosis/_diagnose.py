@@ -47,6 +47,7 @@ from tokendynamics.diagnosis.yardstick import (
     yardstick_finding,
 )
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.numerics.errors import why
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
@@ -289,7 +290,7 @@ def _shared(
             shared = directions_of_traces(prompts, given, rows)
             return dict(zip(("directions", "sources"), directions_and_sources(ckpt, shared, report), strict=True))
         except ArgumentValueError as error:
-            refused = Refused(str(error).removeprefix("texts: "))
+            refused = Refused(why(error, "texts", ckpt.name))
     return {"directions": refused, "sources": refused}
 
 
@@ -323,8 +324,7 @@ def _gated(
         if requested["joint"]:
             measured["joint"] = joint_levers(ckpt, texts, **counting, **charging, progress=report).table
     except (ArgumentValueError, CheckpointError) as error:
-        # The argument name `texts` does not help a reader of the report, and would be wrong for images.
-        refused = Refused(str(error).removeprefix("texts: "))
+        refused = Refused(why(error, "texts", ckpt.name))
         missing = {name for name, wanted in requested.items() if wanted and isinstance(measured[name], Refused)}
         measured |= dict.fromkeys(missing, refused)
     return measured
@@ -338,7 +338,7 @@ def _deeper(
     try:
         return find_deeper(ckpt, texts, **chosen, truncate=counting["truncate"], progress=report)
     except (ArgumentValueError, CheckpointError) as error:
-        return Refused(str(error))
+        return Refused(why(error, "passes", ckpt.name))
 
 
 def _parameters(ckpt: Checkpoint, parts: dict[str, Any]) -> dict[str, Any]:

@@ -362,7 +362,7 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
     value, depth = float(values[worst.layer]), len(states)
     numbers = {"layer": worst.layer, "layers": list(worst.layers), "state": worst.state, "value": value}
     # κ′ rises where it is above 0 as written, and significantly where there is an interval.
-    rises = round(value, 2) > 0 and not intervals[worst.layer][0] <= 0
+    rises = bool(np.any((np.round(values[1:], 2) > 0) & ~(intervals[1:, 0] <= 0)))
     if worst.state == states[-1] == "spread" and not rises:
         text = (
             f"In no layer are the tokens of one {noun_in(trace)} significantly more similar than at the embedding "

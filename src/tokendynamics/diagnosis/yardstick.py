@@ -23,7 +23,7 @@ from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, noun_in
 from tokendynamics.numerics import ArgumentValueError, CheckpointError, MemoryLimitError
 from tokendynamics.numerics.arguments import as_choice, as_finite, as_integer, as_text
-from tokendynamics.numerics.errors import shown
+from tokendynamics.numerics.errors import shown, why
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import Variant
 from tokendynamics.pretrained.loading import untrained_twin
@@ -142,7 +142,7 @@ def untrained_measures(
         with refusing(lambda words: CheckpointError(words)):
             return _measured(ckpt, prompts, counting, report)
     except (ArgumentValueError, CheckpointError, MemoryLimitError) as error:
-        return Refused(str(error).removeprefix("baseline: "))
+        return Refused(why(error, "baseline"))
 
 
 def _measured(ckpt: Checkpoint, prompts: NamedPrompts, counting: dict[str, Any], report: Progress) -> xr.Dataset:

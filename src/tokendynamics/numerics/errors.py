@@ -6,6 +6,8 @@ line among them) can tell a refused input from a defect.
 
 from __future__ import annotations
 
+import re
+
 from tokendynamics.numerics.printable import printable, shortened_clauses
 
 _LONGEST = 200
@@ -86,6 +88,32 @@ class PageError(TokenDynamicsError, RuntimeError):
 
 class MemoryLimitError(TokenDynamicsError, MemoryError):
     """What was asked for needs more memory than there is; refused before anything is allocated."""
+
+
+_HOUSE_FORM = re.compile(r"(?:(.*?): )?expected (.*?), got (.*)", re.DOTALL)
+
+
+def why(error: BaseException, *subjects: str) -> str:
+    """Return what an error says as a clause of a sentence for readers who did not make the call.
+
+    Args:
+        error: In the house form or any other, which is kept.
+        subjects: What need not be named, such as the argument or the network that the page is about.
+
+    >>> why(ArgumentValueError("texts", "at least 5 prompts", 3), "texts")
+    'this needs at least 5 prompts, not 3'
+    >>> why(CheckpointError("gpt2: layer 1: expected a norm, got none"), "gpt2")
+    'this needs a norm, which is missing (layer 1)'
+    """
+    text = error.reason if isinstance(error, AttentionFactorsError) else str(error)
+    for subject in subjects:
+        text = text.removeprefix(f"{subject}: ")
+    if (parts := _HOUSE_FORM.fullmatch(text)) is None:
+        return text
+    place, wanted, came = parts.groups()
+    came, semicolon, advice = came.partition("; ")
+    got = "which is missing" if came in ("none", "nothing") else f"not {came}"
+    return f"this needs {wanted}, {got}" + (f" ({place})" if place else "") + semicolon + advice
 
 
 def expected(argument: str, wanted: str, came: object, advice: str = "") -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.diagnosis.comparing._outliers import from_chance, standing_out
 from tokendynamics.diagnosis.network import sizes_differ
 from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import why
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.provenance.progress import Progress, tracked
 from tokendynamics.words import in_layers
@@ -112,7 +113,7 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
             outside = {name: _relative_difference(one[name], two[name]) for name in alike}
             differences.append(replace(blocks, final_norm=_final_norm_differences(ckpts[0], other), outside=outside))
         except CheckpointError as error:
-            differences.append(_nothing(str(error)))
+            differences.append(_nothing(why(error, other.name)))
     return tuple(differences)
 
 

@@ -20,6 +20,7 @@ from tokendynamics.diagnosis.tracing._together import nearest_layers
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, mean_with_interval
 from tokendynamics.diagnosis.tracing.variables import BOUNDS
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import why
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import HeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
@@ -312,7 +313,7 @@ def head_effects_of(
         try:
             values[place] = _head_sensitivities(ckpts[place], given[place], sinks, report)
         except (ArgumentValueError, CheckpointError) as error:
-            problems |= dict.fromkeys([place] if place else wanted, str(error))
+            problems |= dict.fromkeys([place] if place else wanted, why(error, "texts", ckpts[place].name))
     unknown = tuple(problems.get(place, "") for place in range(1, len(ckpts)))
     if len(values) < 2 or 0 not in values:
         return HeadEffects(None, unknown)

@@ -25,7 +25,7 @@ from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_choice, as_count, as_path
 from tokendynamics.numerics.decline import DeclineEstimate, decline_of
-from tokendynamics.numerics.errors import shown
+from tokendynamics.numerics.errors import shown, why
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
@@ -138,7 +138,7 @@ def _possible(ckpt: Checkpoint, names: Sequence[str]) -> tuple[list[str], dict[s
             with ckpt.varied(name):
                 possible.append(name)
         except (ArgumentValueError, CheckpointError) as error:  # a part, or norms, that the network does not have
-            refused[name] = str(error)
+            refused[name] = why(error, "variants", ckpt.name)
             errors.append(error)
     if not possible:
         raise errors[0]
@@ -219,7 +219,7 @@ def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[
     try:
         rows = [_decoded(table, name, asked, _named(report, name)) for name in map(str, table.variant.values)]
     except (ArgumentTypeError, CheckpointError) as error:
-        return table, str(error)
+        return table, why(error, asked.ckpt.name)
     both = ("variant", "decoded_pass")
     texts, shares = (np.array(column) for column in zip(*rows, strict=True))
     table = table.assign(decoded=(both, texts), distinct_1=(both, shares))

@@ -16,6 +16,7 @@ from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, layer_of
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, Loss, Trial, Trials
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import why
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates, PartAndHeadGates
@@ -155,7 +156,7 @@ def levers_and_heads(
             trials = Trials(both, measure, of_heads.where, sink_ratio, sinks)
             effects = _removed(ckpt.name, of_heads, trials.of_gates(heads), halves, costs, report)
         except CheckpointError as error:
-            effects, first = Refused(str(error)), sensitivities(gated, find, sink_ratio, report, sinks=sinks)
+            effects, first = Refused(why(error, ckpt.name)), sensitivities(gated, find, sink_ratio, report, sinks=sinks)
         if trials is not None and trials.where == first.where:
             trials = trials.of_gates(gated)
         else:
@@ -241,7 +242,9 @@ def strongest_heads(effects: xr.Dataset | Refused, worst: Sequence[int] = ()) ->
     verb = "contributes" if len(named) == 1 else "contribute"
     where = effects.attrs["where"]
     elsewhere = f" to similarity after layer {where}" if worst and where not in worst else ""
-    return f"Of the heads removed one at a time, {listing(named)} {verb} most{elsewhere}."
+    # A larger effect that is not significant is in the table as well.
+    among = " with a significant effect" if np.nanmax(values) > values[tuple(raising[0])] else ""
+    return f"Of the heads removed one at a time{among}, {listing(named)} {verb} most{elsewhere}."
 
 
 def _significant_heads(effects: xr.Dataset) -> np.ndarray:

@@ -278,22 +278,29 @@ def _words(
     tried = _tried(search, halves, steps)
     within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
     if not steps:
-        return f"No part or head tried lowers {similarity}{within}; it is {plain}. {tried}"
+        if not search.singles:
+            return (
+                f"To first order, turning down a part or head does not lower {similarity} in any layer; it is {plain}."
+            )
+        choosing = f"On the {halves.noun}s that choose, no part or head tried lowers {similarity}{within}"
+        return f"{choosing}; on {len(halves.measuring)} others it is {plain}. {tried}"
     step = steps[max(reported - 1, 0)]
-    names = listing([f"{_part(*place)} (α = {value:g})" for place, value in step.values.items()])
     if reported:
         subject = "One change lowers" if reported == 1 else f"{reported} changes together lower"
         from_to = f"from {fixed(kappa.value)} to {fixed(kappa.value + step.kappa.value)}"
         cost = f"{step.cost.as_change}{unit}{search.costs.above(step.cost)}"
         effect = f"κ changes by {step.kappa.as_change}, the loss by {cost}."
-        limit = "" if search.much else " within the budget"
-        further = f" No further change lowers it significantly{limit}." if reported < len(steps) else ""
-        return f"{subject} {similarity} {from_to}: {names}. {effect}{further} {tried}"
+        return f"{subject} {similarity} {from_to}: {_listed(step)}. {effect}{_further(steps, reported)} {tried}"
     if math.isnan(step.cost.value):
         best = _at_unknown_cost(steps, similarity, plain)
         return f"No change is advised because the loss of this network is unknown. {best} {tried}"
+    lowering = [step for step in steps if step.kappa.high < 0 and search.costs.allow(step.cost.value, search.much)]
+    if lowering:
+        best = min(lowering, key=lambda step: step.kappa.value)
+        does = f"changes {similarity} by {best.kappa.as_change} and the loss by {best.cost.as_change}{unit}"
+        return f"No set is advised because {_WHY_NOT_ALL}. The set {_listed(best)} {does}; κ is {plain}. {tried}"
     # The search takes what does most within the budget on its own texts; on the others a smaller change may be cheaper.
-    best = f"The best change on the {halves.noun}s that chose it, {names}, changes it on the others"
+    best = f"The change chosen first, {_listed(step)}, changes it"
     why = f"and the loss by {step.cost.as_change}{unit}, which is above the budget"
     if not step.gain.high < 0:
         why = "which is not significant"
@@ -303,22 +310,43 @@ def _words(
     )
 
 
+_WHY_NOT_ALL = "the change chosen first has no significant effect alone, or costs more than the budget"
+
+
+def _listed(step: _Step) -> str:
+    return listing([f"{_part(*place)} (α = {value:g})" for place, value in step.values.items()])
+
+
+def _further(steps: Sequence[_Step], reported: int) -> str:
+    """Say why the next change found is no part of the answer; nothing where none was found."""
+    if reported == len(steps):
+        return ""
+    step = steps[reported]
+    next_change = f"The next change found, {_part(*step.added)} (α = {step.values[step.added]:g}),"
+    if not step.gain.high < 0:
+        return f" {next_change} does not lower it significantly further."
+    return f" With {next_change[0].lower()}{next_change[1:]} the cost is above the budget."
+
+
 def _at_unknown_cost(steps: Sequence[_Step], similarity: str, plain: str) -> str:
-    """Say what the largest set does of which every change adds a significant one, or else the best single change."""
+    """Say what the largest set does of which every change adds a significant one, or else the first change."""
     adding = list(takewhile(lambda step: step.gain.high < 0, steps))
     step = adding[-1] if adding else steps[0]
-    names = listing([f"{_part(*place)} (α = {value:g})" for place, value in step.values.items()])
-    which = "best single change" if len(step.values) == 1 else "most effective set"
+    which = "change" if len(step.values) == 1 else "set"
     return (
-        f"{similarity[0].upper()}{similarity[1:]} is {plain}. The {which} tried, {names}, changes it by "
+        f"{similarity[0].upper()}{similarity[1:]} is {plain}. The {which} found, {_listed(step)}, changes it by "
         f"{step.kappa.as_change}."
     )
 
 
 def _tried(search: _Search, halves: Halves, steps: Sequence[_Step]) -> str:
-    measured = f"; the sets found were measured on {len(halves.measuring)} others" if steps else ""
+    """Say how many changes were tried, and on how many texts; `steps` are those that were then measured."""
+    measured_were = "change found was" if len(steps) == 1 else "sets found were"
+    measured = f"; the {measured_were} measured on {len(halves.measuring)} others" if steps else ""
+    sets = f" and {plural(search.sets, 'larger set')}" if search.sets else ""
+    were = "were" if sets or search.singles != 1 else "was"
     return (
-        f"{plural(search.singles, 'single change')} and {plural(search.sets, 'larger set')} were tried on "
+        f"{plural(search.singles, 'single change')}{sets} {were} tried on "
         f"{plural(len(halves.finding), halves.noun)}{measured}."
     )
 

@@ -238,7 +238,8 @@ def _answer(
 ) -> tuple[Answer, Trial | None]:
     """Return the answer and its trial: the part that is the cause, or else the most effective affordable one.
 
-    Of several parts without which κ falls by most of it, the cause is one of the layer in which it rises.
+    Of several parts without which κ falls by most of it, the cause is one of the layer in which it rises. Where no
+    change is needed, a significant effect comes before a larger one that is not.
     """
     much = relative.value >= MUCH
     fair = [trial for trial in tried if trial.defined and costs.allow(trial.loss_change.value, much)]
@@ -246,7 +247,10 @@ def _answer(
     helping = [trial for trial in fair if trial.lowers and -trial.kappa_change.value >= SHARE * kappa.value]
     if relative.value >= LITTLE and helping:
         return "one part does it", min(helping, key=lambda trial: (trial.layer != rising, trial.kappa_change.value))
-    return ("all layers do it and no single part helps" if much else NOTHING), best
+    if much:
+        return "all layers do it and no single part helps", best
+    lowering = [trial for trial in fair if trial.lowers]
+    return NOTHING, min(lowering, key=lambda trial: trial.kappa_change.value, default=best)
 
 
 def _as_dataset(

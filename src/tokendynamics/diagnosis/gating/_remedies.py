@@ -20,6 +20,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import why
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
@@ -186,7 +187,7 @@ def _tried(ckpt: Checkpoint, remedy: _Remedy, trials: Trials, costs: Costs) -> _
         with ckpt.varied(remedy.variant), ckpt.gated() as gated:
             reading = trials.reading({}, gated)
     except (ArgumentValueError, CheckpointError) as error:
-        return _Tried(remedy, unknown, unknown, str(error))
+        return _Tried(remedy, unknown, unknown, why(error, ckpt.name))
     kappa, cost = trials.change(reading, trials.plain)
     if math.isnan(kappa.value):
         return _Tried(remedy, unknown, unknown, "κ is undefined with it")
@@ -239,16 +240,18 @@ def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, c
     if not relative.value >= LITTLE:
         small = estimate(relative.value, (relative.low, relative.high), CONFIDENCE)
         words = (
-            f"No remedy is recommended because tokens of one {halves.noun} share little beyond the embedding (κ′ "
-            f"{small})."
+            f"No remedy is recommended because tokens of one {halves.noun} share little beyond the embedding: κ′ is "
+            f"{small}."
         )
+    elif not measured:
+        words = "No remedy can be made in this network."
     elif not lowering:
         words = f"No remedy tried lowers {similarity} significantly."
     elif all(math.isnan(trial.cost.value) for trial in lowering):
         best = min(lowering, key=lambda trial: trial.kappa.value)
         words = (
-            "No remedy is recommended because its cost is unknown: the loss was not measured. The largest effect, "
-            f"{_label(best.remedy)}, changes {similarity} by {best.kappa.as_change}."
+            "No remedy is recommended because the cost is unknown: the loss was not measured. The largest significant "
+            f"effect, that of {_label(best.remedy)}, changes {similarity} by {best.kappa.as_change}."
         )
     else:
         much = relative.value >= MUCH

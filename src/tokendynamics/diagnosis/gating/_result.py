@@ -277,7 +277,8 @@ class LeverWords:
         if best is None:
             return f"{_NOTHING_NEEDED}{self._too_dear()}"
         unknown = np.isnan(best.loss_change.value)
-        strongest = f"The most effective {'change tried' if unknown else 'affordable change'}, {_scaled(best)},"
+        change = "change" if unknown else "affordable change"
+        strongest = f"Of {self._of_parts}, the most effective {change}{self._among(best)}, {_scaled(best)},"
         if not best.lowers:
             return f"{_NOTHING_NEEDED}{strongest} does not lower similarity significantly."
         cost = "an unknown cost" if unknown else f"{best.loss_change.as_change.partition(' (')[0]}{self.costs.of_loss}"
@@ -353,7 +354,7 @@ class LeverWords:
             return "To first order, turning down a part does not lower it in any layer."
         if best is None:
             return f"{self._too_dear()}{self._cheapest()}"
-        which = f"The most effective of {parts} parts tried" if parts > 1 else "The one part tried"
+        which = f"The most effective of {parts} parts tried{self._among(best)}" if parts > 1 else "The one part tried"
         limit, cheap = f"{self.costs.budget:g}{self.costs.unit}", best.loss_change.value <= self.costs.budget
         which += f" at an estimated cost of at most {limit}" if cheap else ""
         cost = f"and the loss by {best.loss_change.as_change}{self.costs.unit}"
@@ -386,6 +387,16 @@ class LeverWords:
         """Whether every trial is shown to cost more than the budget; a loss that was passed has no interval."""
         changes = [trial.loss_change for trial in self._defined]
         return all((change.value if np.isnan(change.low) else change.low) > self.costs.budget for change in changes)
+
+    def _among(self, best: Trial) -> str:
+        """Say what the change named is the first of, where an affordable one without a significant effect does more."""
+        affordable = [trial for trial in self._defined if self.costs.allow(trial.loss_change.value, False)]
+        more = any(trial.kappa_change.value < best.kappa_change.value for trial in affordable)
+        return " with a significant effect" if more else ""
+
+    @property
+    def _of_parts(self) -> str:
+        return f"{self._parts} parts tried" if self._parts > 1 else "the one part tried"
 
     @property
     def _parts(self) -> int:

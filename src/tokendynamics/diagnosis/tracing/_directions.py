@@ -21,6 +21,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.errors import why
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.directions import lengths
 from tokendynamics.pretrained import Checkpoint
@@ -34,6 +35,7 @@ from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_logits, check_states
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.words import plural
 
 _RESOLUTION = 1e-6
 """Length of a mean of unit rows below which its direction is rounding."""
@@ -156,7 +158,7 @@ def _check_different(given: Sequence[Prepared], noun: str) -> None:
     different = len({prompt.content for prompt in given})
     if different < len(given) or len(given) < 2:
         wanted = f"at least two {noun}s, all different"
-        raise ArgumentValueError("texts", wanted, f"{len(given)}, of which {different} differ")
+        raise ArgumentValueError("texts", wanted, f"{plural(len(given), noun)}, {different} of them different")
 
 
 def _unit(x: Float64[Tensor, "... dim"]) -> Float64[Tensor, "... dim"]:
@@ -402,7 +404,7 @@ def _heads(ckpt: Checkpoint, shared: SharedDirections, report: Progress) -> tupl
         )
         watch_texts(ckpt, shared.texts, [[act] for act in acts], report)
     except CheckpointError as error:
-        return None, str(error)
+        return None, why(error, ckpt.name)
     return torch.stack(added), ""
 
 
@@ -503,7 +505,7 @@ def _reading(ckpt: Checkpoint, shared: SharedDirections, words: int, read: slice
                 check_logits(ckpt, logits, "the language head on shared directions")
                 ids.append(logits[: len(some)].float().topk(min(words, logits.shape[-1])).indices.cpu())
     except CheckpointError as error:
-        return {}, "the network has no language head" if str(error) == no_head(ckpt.name) else str(error)
+        return {}, "the network has no language head" if str(error) == no_head(ckpt.name) else why(error, ckpt.name)
     shown = torch.cat(ids)
     token_ids = torch.full((*states.shape[:2], shown.shape[-1]), -1)
     token_ids[:, read] = shown.unflatten(0, (len(states), -1))

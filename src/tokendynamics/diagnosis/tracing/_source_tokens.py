@@ -26,6 +26,7 @@ from tokendynamics.diagnosis.tracing._directions import (
 from tokendynamics.diagnosis.tracing.direction_words import summary_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import why
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
@@ -118,7 +119,7 @@ def directions_and_sources(
         try:
             writing = writing_factors(ckpt, factors)
         except CheckpointError as error:
-            writing, unknown = {}, str(error)
+            writing, unknown = {}, why(error, ckpt.name)
         of_texts = [(text, shared.of(place)) for place, text in enumerate(shared.texts)]
         of_sources = [_of_text(*text, factors) for text in of_texts]
         of_heads = [heads_of(*text, writing) for text in of_texts] if writing else []
@@ -129,7 +130,8 @@ def directions_and_sources(
         sources: xr.Dataset | Refused = _as_dataset(ckpt, shared, [row for row, _ in of_sources])
         heads = torch.stack([added for added, _ in of_heads]) if writing else None
     except CheckpointError as error:
-        unknown, sources = str(error), Refused(str(error))
+        unknown = why(error, ckpt.name)
+        sources = Refused(unknown)
     return directions_table(ckpt, shared, heads, unknown, WORDS, slice(-1, None)), sources
 
 

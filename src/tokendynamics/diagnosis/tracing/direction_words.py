@@ -174,7 +174,8 @@ def _writers(directions: xr.Dataset, text: bool, name: str) -> Finding:
     values: dict[str, Any] = {"parts": {writer.name: writer.share for writer in writers[:MOST_WRITERS]}}
     if enough > min(MOST_WRITERS, max(1, len(writers) // 4)):
         largest = writers[0]
-        words = f"No small set of parts writes {name}; {largest.name} writes most ({fixed(largest.share, sign=True)})."
+        most = f"{largest.name} writes the largest share ({fixed(largest.share, sign=True)})"
+        words = f"No small set of parts writes {name}; {most}."
     else:
         chosen, total = writers[:enough], float(shares[:enough].sum())
         named = listing([f"{writer.name} ({fixed(writer.share, sign=True)})" for writer in chosen])
@@ -257,7 +258,7 @@ def _sentence(source: Source, shared: str, first: str = "its first token") -> st
     if round(source.even, 2) == 1:
         return f"{where}, all of it comes from the only token that attention reads."
     if not source.stands_out and round(source.share, 2) < 1:
-        return f"{where}, no position contributes more than {percent(source.share)} of it."
+        return f"{where}, no position stands out: the largest contribution of one is {percent(source.share)}."
     if not source.share <= 1:
         token = f"the token at position {source.position}"
         return f"{where}, {token} adds more than the total, and other tokens undo the excess."

@@ -257,13 +257,13 @@ def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -
         why = "not significant" if low <= 0 <= high else "negligible"
         return f"{name} changes similarity κ by {_change(trace, component)} in total, which is {why}"
     verb, counted = ("raises", by_layer > NEUTRAL) if change > 0 else ("lowers", by_layer < -NEUTRAL)
-    layers = plural(len(by_layer), "layer")
-    if not exists.all():
-        layers = f"the {layers} that {'has' if len(by_layer) == 1 else 'have'} one"
+    one = "" if exists.all() else f" that {'has' if len(by_layer) == 1 else 'have'} one"
+    layers = f"the only layer{one}" if len(by_layer) == 1 else f"{'the ' * bool(one)}{len(by_layer)} layers{one}"
     how_far = estimate(abs(change), sorted((abs(low), abs(high))), CONFIDENCE, at_most=1.0)
     if not counted.any():
         return f"{name} {verb} similarity κ by {how_far} in total over {layers}, in none by more than {NEUTRAL:g}"
-    return f"{name} {verb} similarity κ in {int(counted.sum())} of {layers}, by {how_far} in total"
+    counted_of = "" if len(by_layer) == 1 else f"{int(counted.sum())} of "
+    return f"{name} {verb} similarity κ in {counted_of}{layers}, by {how_far} in total"
 
 
 def _change(trace: xr.Dataset, component: str) -> str:

@@ -14,7 +14,15 @@ from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Figure, Section, Table, columns_table
 from tokendynamics.figures.palette import BLUE, COMMON, MUTED, OF_PROMPT, ORANGE, OWN
 from tokendynamics.figures.parts import Part, Stack
-from tokendynamics.report.diagnosis._states import Band, Step, estimates, step_columns, steps_of, unshared
+from tokendynamics.report.diagnosis._states import (
+    Band,
+    Step,
+    estimates,
+    step_columns,
+    steps_of,
+    unshared,
+    without_intervals,
+)
 from tokendynamics.words import listing, number, plural
 
 QUESTION = "How is a token's direction composed?"
@@ -62,7 +70,8 @@ def shares_figure(trace: xr.Dataset, ident: str = "shares-chart") -> Figure:
     if any((share.values < 0).any() for share in shares.values()):
         caption += " A share is an estimate and may be below 0; it is then not drawn, and the table gives the number."
     known = any(share.has_ends for share in shares.values())
-    how = "; the table gives 90 % confidence intervals." if known else ", too few for a confidence interval."
+    why = without_intervals(trace)
+    how = "; the table gives 90 % confidence intervals." if known else f", without intervals because {why}."
     return Figure(
         ident,
         QUESTION,
@@ -92,11 +101,10 @@ def _consensus_figure(trace: xr.Dataset, baseline: xr.Dataset | None) -> Figure:
         measures[UNTRAINED] = untrained
         beside = [Curve(UNTRAINED, x, untrained.values, MUTED, untrained.low, untrained.high, dash=(7, 3, 2, 3))]
         about = "The dash-dotted line is κ′ of an untrained network of the same architecture on the same prompts. "
-    prompts = trace.sizes["prompt"]
     bands = (
         "Bands: 90 % confidence intervals over prompts."
         if kappa.has_ends or cos2.has_ends
-        else f"There are no bands because {plural(prompts, 'prompt')} are too few for a confidence interval."
+        else f"There are no bands because {without_intervals(trace)}."
     )
     ends = " ".join(
         f"{name}: {number(float(band.values[0]))} at the embedding, {number(float(band.values[-1]))} at "

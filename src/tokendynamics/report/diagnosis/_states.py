@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.network import PART_NAMES, parts_there
+from tokendynamics.diagnosis.tracing.layer_states import FEWEST
 from tokendynamics.figures.axes import Column
 from tokendynamics.figures.palette import BLUE, ORANGE
 from tokendynamics.words import number
@@ -161,4 +162,24 @@ def unshared(trace: xr.Dataset) -> str:
             "Not plotted because one prompt cannot show which similarity is its own and which all prompts share. "
             "Shares need at least two prompts, their intervals three."
         )
-    return "Not plotted because every prompt has fewer than two tokens that count, so there are no pairs."
+    if different_prompts(trace) < 2:
+        return (
+            "Not plotted because all prompts are identical, and one prompt cannot show which similarity is its own and "
+            "which all prompts share."
+        )
+    if not bool(trace.mean_pair_cosine.sel(sinks="removed").notnull().any()):
+        return "Not plotted because every prompt has fewer than two tokens that count, so there are no pairs."
+    return "Not plotted because the numbers are undefined after every layer."
+
+
+def different_prompts(trace: xr.Dataset) -> int:
+    """Return how many prompts count, of equal ones the first; all where an earlier version stored the trace."""
+    return int((trace.repeats < 0).sum()) if "repeats" in trace else trace.sizes["prompt"]
+
+
+def without_intervals(trace: xr.Dataset) -> str:
+    """Return why there are no confidence intervals, as a clause."""
+    if (different := different_prompts(trace)) >= FEWEST:
+        return "they are undefined"
+    alike = f"{different} different " if different < trace.sizes["prompt"] else f"{different} "
+    return f"{alike}{'prompt is' if different == 1 else 'prompts are'} too few for a confidence interval"

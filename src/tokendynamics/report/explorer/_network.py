@@ -18,6 +18,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import find_sinks, tokens_to_r
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.dynamics import Flow
 from tokendynamics.numerics import TokenDynamicsError
+from tokendynamics.numerics.errors import why
 from tokendynamics.numerics.printable import shortened_clauses, token_label
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.inputs import prepared
@@ -132,7 +133,7 @@ def circuits_system(checkpoint: Checkpoint, texts: Sequence[TextStates]) -> dict
     try:
         flow = flow_of(checkpoint, layers=layer, tokens=len(kept))
     except TokenDynamicsError as error:
-        return shortened_clauses(getattr(error, "reason", str(error)), 200)
+        return shortened_clauses(why(error, checkpoint.name), 200)
     if flow.heads > MOST_HEADS:
         return f"it has {plural(flow.heads, 'head')}, and a browser follows at most {MOST_HEADS} live"
     restricted = restriction(flow, basis)
