@@ -72,6 +72,25 @@ def test_inputs_that_are_none_are_refused_by_name(case: str) -> None:
         td.load(_Encoder(batch_first=True).eval(), inputs=inputs)
 
 
+def test_weights_that_are_no_parameters_are_named_with_what_makes_them_some() -> None:
+    network = _Encoder(batch_first=True).eval()
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            delattr(module, name)
+            module.register_buffer(name, parameter.detach())
+    with pytest.raises(
+        CheckpointError, match=r"parameters, got buffers alone \((\w|\.)+ and others\); make each weight an"
+    ):
+        td.load(network, inputs=_ids)
+    for module in network.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            delattr(module, name)
+            setattr(module, name, nn.Parameter(buffer, requires_grad=False))
+    assert td.load(network, inputs=_ids).architecture.layers == len(network.layers)
+    with pytest.raises(CheckpointError, match="parameters, got neither parameters nor buffers"):
+        td.load(nn.Identity(), inputs=_ids)
+
+
 def test_a_tensor_is_no_function_that_makes_inputs() -> None:
     # Here, not through `load`, whose annotations are checked while the tests run.
     with pytest.raises(

@@ -398,7 +398,11 @@ def live_checkpoint(
         origin.name += f" with {remedies[0][1].words}"
     first = next(part.parameters(), None)
     if first is None:
-        raise CheckpointError(name, "a network with weights", "one without any")
+        buffers = [key for key, _ in part.named_buffers()]
+        named = f"{buffers[0]}{' and others' if buffers[1:] else ''}" if buffers else ""
+        came = f"buffers alone ({named})" if buffers else "neither parameters nor buffers"
+        advice = "make each weight an nn.Parameter; requires_grad=False keeps it as it is"
+        raise CheckpointError(name, "weights that are parameters", came, advice)
     _check_in_memory(part, name)
     settings: Any = getattr(part, "config", None)
     if hasattr(settings, "to_dict"):
