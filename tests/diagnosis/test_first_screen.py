@@ -95,7 +95,7 @@ def test_each_number_is_that_of_the_hidden_states(diagnosis: Diagnosis) -> None:
     )
     first = min(diagnosis.verdict.worst.layers)
     assert f" of the total {fixed(relative[2 * first], sign=True)} up to layer {first}." in why
-    assert "2 of layers 1–4 contribute (layers 1–2)" in advice
+    assert "it rises in 2 of layers 1–4 (layers 1–2)" in advice
     finding = np.array([kappa_of(site) for site in states_of(network, prompts[1::2])])[::2]
     falls = -np.diff(np.log(1 - finding))
     assert (falls >= 0.1 * falls.mean()).tolist() == [True, True, False, False]

@@ -210,6 +210,12 @@ def test_sentences_on_sets_deny_only_what_was_measured() -> None:
             "the cost is", "is"
         )
     assert "next change" not in words([alone, both], 2)
+    vars(search).update(little=True, relative=0.058)
+    assert words([]) == (
+        "No change is needed to avoid consensus, as κ′ is 0.058 on the texts that choose, below 0.06. Similarity κ "
+        "after layer 4 is 0.35 (95 % CI 0.26–0.44) on 2 others. None was tried."
+    )
+    vars(search).update(little=False)
     assert "1 single change was tried on 2 texts; the change found was measured on 2 others." in words([first])
     assert words([]).startswith("On the texts that choose, no part or head tried lowers similarity κ after layer 4 at")
     vars(search).update(singles=0)

@@ -306,8 +306,8 @@ def test_a_collapse_that_some_layers_make_is_not_said_of_all() -> None:
     lever_table = td.levers(_averaging([1e-3, 1.5, 1e-3, 1e-3, 1.5, 1e-3, 1.5, 1e-3]), _prompts())
     assert lever_table.answer == "some layers do it and no single part helps"
     assert (
-        "No single part was found whose removal halves the similarity, and 3 of layers 1–8 contribute (layers 2, 5, 7)."
-        in lever_table.text
+        "No single part was found whose removal halves the similarity, and it rises in 3 of layers 1–8 (layers 2, 5, "
+        "7)." in lever_table.text
     )
     assert "all layers" not in lever_table.text
 
@@ -556,7 +556,7 @@ def test_each_sentence_says_what_was_measured() -> None:
     )
     every = _sentences(0.9, 0.9, _trial(-0.1, 0.5), _trial(0.1, 0.0))
     assert every.startswith(
-        "No single part was found whose removal halves the similarity, and all of layers 1–6 contribute. "
+        "No single part was found whose removal halves the similarity, and it rises in all of layers 1–6. "
         "Similarity κ after layer 6 is 0.90 (95 % CI 0.80–1.00). The "
     )
     assert "The one part tried, the attention of layer 1 at α = 0.5, changes it by −0.100" in every
@@ -596,7 +596,7 @@ def test_the_advice_says_the_same_without_symbols() -> None:
     )
     every = _advice(0.9, 0.9, _trial(-0.1, 0.5))
     still = "{} the one part tried, the attention of layer 1, {} leaves similarity at 0.80."
-    contribute = "No single part was found whose removal halves the similarity, and all of layers 1–6 contribute."
+    contribute = "No single part was found whose removal halves the similarity, and it rises in all of layers 1–6."
     assert every.startswith(
         f"{contribute} {still.format('Scaling', 'by 0.5')} Training can change what all layers share"
     )
@@ -606,7 +606,7 @@ def test_the_advice_says_the_same_without_symbols() -> None:
     assert _advice(0.9, 0.9).startswith(f"{contribute} Training")
     some = _advice(0.9, 0.9, _trial(-0.1, 0.5), layers=(2, 5))
     assert some == (
-        "No single part was found whose removal halves the similarity, and 2 of layers 1–6 contribute (layers 2, 5). "
+        "No single part was found whose removal halves the similarity, and it rises in 2 of layers 1–6 (layers 2, 5). "
         f"{still.format('Scaling', 'by 0.5')} Combinations of parts were not tried."
     )
     needless = "No change is needed to avoid consensus."
@@ -649,11 +649,11 @@ def test_the_advice_of_a_diagnosis_does_not_contradict_its_state() -> None:
     causing = replace(
         lever_table,
         answer=ALL_LAYERS,
-        advice="No single part was found whose removal halves the similarity, and all of layers 1–6 contribute.",
+        advice="No single part was found whose removal halves the similarity, and it rises in all of layers 1–6.",
     )
     advice = advice_finding(in_view_of(causing, sick), sick).text
     assert advice.startswith(
-        "No single part was found whose removal halves the similarity, and all of layers 1–6 contribute. "
+        "No single part was found whose removal halves the similarity, and it rises in all of layers 1–6. "
         "Similarity does not measure a "
     )
     assert advice.endswith(", so nothing was tried for it.")
@@ -932,7 +932,7 @@ def test_what_similarity_does_not_measure_is_said_wherever_it_happens() -> None:
     causing = replace(
         levers,
         answer=ALL_LAYERS,
-        advice="No single part was found whose removal halves the similarity, and all of layers 1–6 contribute.",
+        advice="No single part was found whose removal halves the similarity, and it rises in all of layers 1–6.",
     )
     worst, end = Worst("drawing together", 2, (2,)), tuple[Any, ...](("drawing together",) * 5)
     ending = "Similarity does not measure a collapse onto a line in both directions, so nothing was tried for it."
@@ -998,7 +998,7 @@ def test_a_common_direction_counts_beside_another_state() -> None:
         causing = replace(
             levers,
             answer=ALL_LAYERS,
-            advice="No single part was found whose removal halves the similarity, and all of layers 1–6 contribute.",
+            advice="No single part was found whose removal halves the similarity, and it rises in all of layers 1–6.",
         )
         assert ("does not measure the common direction" in advice_finding(causing, verdict).text) == named
 

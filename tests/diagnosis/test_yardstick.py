@@ -16,7 +16,7 @@ import xarray as xr
 import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.diagnosis import Diagnosis
-from tokendynamics.diagnosis.yardstick import measured_networks
+from tokendynamics.diagnosis.yardstick import _beside, measured_networks
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.loading import untrained_twin
@@ -124,6 +124,16 @@ def test_a_baseline_of_another_depth_is_refused(result: Diagnosis, tmp_path: Pat
     table.isel(layer=slice(2)).drop_encoding().to_zarr(tmp_path / "baseline.zarr", zarr_format=2)
     with pytest.raises(ArgumentValueError, match="baseline: expected layers 0 to"):
         Diagnosis.open(tmp_path)
+
+
+def test_what_has_no_interval_is_not_denied_to_be_significant() -> None:
+    for interval, words in (([0.5, 0.9], "higher than"), ([0.2, 1.0], "not significantly higher than")):
+        assert _beside(0.7, interval, [0.1, 0.3], "").startswith(words)
+    unknown = _beside(0.7, [float("nan")] * 2, [0.1, 0.3], "")
+    assert unknown == (
+        "higher than in the 2 trained networks measured (0.10 to 0.30, each on texts of its kind), without a "
+        "confidence interval."
+    )
 
 
 def test_the_common_share_is_compared_where_it_decides_the_state() -> None:

@@ -206,8 +206,11 @@ def _beside(value: float, interval: Sequence[float], ends: Sequence[float], kind
     if round(low, 2) <= round(value, 2) <= round(high, 2):  # as printed: 0.01 is not lower than 0.01 to 0.25
         return f"within the range of {networks} ({between})."
     above = value > high
-    significantly = "" if (interval[0] > high if above else interval[1] < low) else "not significantly "
-    return f"{significantly}{'higher' if above else 'lower'} than in {networks} ({between})."
+    significant = interval[0] > high if above else interval[1] < low
+    known = not isnan(interval[0])  # what has no interval is not denied to be significant
+    significantly = "" if significant or not known else "not significantly "
+    than = f"{significantly}{'higher' if above else 'lower'} than in {networks} ({between})"
+    return f"{than}." if known else f"{than}, without a confidence interval."
 
 
 def _same(row: MeasuredNetwork, facts: Mapping[str, Any]) -> bool:

@@ -64,7 +64,7 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
         f"{name.upper()} in layer {layers[at]} (by {of_norm(float(largest[name][at]))})" for name, at in most.items()
     ]
     text = (
-        f"The attention weights of {names[1]} and {names[0]} differ {where_differing(differing, known)}, most for "
+        f"The QK and OV products of {names[1]} and {names[0]} differ {where_differing(differing, known)}, most for "
         f"{listing(parts)}."
     )
     return Finding(text + some, "weights", values)

@@ -24,7 +24,7 @@ from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.results.result import Readable
-from tokendynamics.words import Convention, estimate, fixed, listing, percent, plural
+from tokendynamics.words import Convention, digits_apart, estimate, fixed, listing, percent, plural
 
 Values: TypeAlias = dict[tuple[int, int], float]
 """Gates by (layer from 1, gate): the parts' first, then the heads'."""
@@ -146,14 +146,16 @@ class _Search:
         costs: Of changes.
         singles: Single changes measured so far.
         sets: Larger sets measured so far.
-        much: Whether κ′ is so large that a change counts at any cost.
-        little: Whether κ′ is so small that nothing needs a change.
+        relative: κ′ of the network on the texts that choose.
+        much: Whether it is so large that a change counts at any cost.
+        little: Whether it is so small that nothing needs a change.
     """
 
     def __init__(self, trials: Trials, costs: Costs) -> None:
         self._trials, self.costs = trials, costs
         self.singles = self.sets = 0
-        self.much, self.little = trials.relative_kappa.value >= MUCH, trials.relative_kappa.value < LITTLE
+        self.relative = trials.relative_kappa.value
+        self.much, self.little = self.relative >= MUCH, self.relative < LITTLE
 
     def greedy(self, candidates: Sequence[tuple[int, int]], most: int, report: Progress) -> list[Values]:
         """Return the best set of each size, each with one change more than the one before."""
@@ -273,8 +275,10 @@ def _words(
     plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE, at_most=1.0)
     unit = search.costs.unit
     if search.little:
-        needless = f"No change is needed to avoid consensus, as κ′ is below {LITTLE:g}"
-        return f"{needless}. {similarity[0].upper()}{similarity[1:]} is {plain}. {NONE_TRIED}"
+        relative = fixed(search.relative, digits_apart(search.relative, LITTLE))
+        needless = f"No change is needed to avoid consensus, as κ′ is {relative} on the {halves.noun}s that choose"
+        measured = f"{similarity[0].upper()}{similarity[1:]} is {plain} on {len(halves.measuring)} others"
+        return f"{needless}, below {LITTLE:g}. {measured}. {NONE_TRIED}"
     tried = _tried(search, halves, steps)
     within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
     if not steps:

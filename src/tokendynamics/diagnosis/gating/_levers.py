@@ -289,7 +289,8 @@ def _as_dataset(
 def _conventions(first: Sensitivities, halves: Halves, costs: Costs) -> tuple[Convention, ...]:
     nouns = f"{halves.noun}s"
     last = first.where == len(first.consensus) - 1
-    why = "the last" if last else f"where κ′ is largest, because κ at the end is outside {LOWEST:g} … {HIGHEST:g}"
+    largest = f"where κ′ is largest on the {nouns} that propose candidates"
+    why = "the last" if last else f"{largest}, because κ at the end is outside {LOWEST:g} … {HIGHEST:g} on them"
     return (
         Convention(
             "gate",

@@ -260,10 +260,11 @@ def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, c
         if good:
             best = min(good, key=lambda trial: trial.kappa.value)
             lower = "remedy lowers" if len(good) == 1 else "remedies lower"
+            which = "It is" if len(good) == 1 else "The most effective of them is"
             words = (
-                f"{count(len(good))} {lower} {similarity} significantly{at}. The most effective, "
-                f"{_label(best.remedy)}, changes κ by {best.kappa.as_change} and the loss by {best.cost.as_change}"
-                f"{costs.unit}{costs.above(best.cost)}."
+                f"{count(len(good))} {lower} {similarity} significantly{at}. {which} "
+                f"{_label(best.remedy)}, which changes κ by {best.kappa.as_change} and the loss by "
+                f"{best.cost.as_change}{costs.unit}{costs.above(best.cost)}."
             )
     return words
 

@@ -320,14 +320,13 @@ class LeverWords:
         return f"A single part causes most of the similarity: {_named(best)}. {lowers} {change}, {loss}."
 
     def _contributors(self, answer: Answer) -> str:
-        """Say how many layers contribute; before the end of the first layer no other layer has any effect."""
+        """Say in how many layers similarity rises; before the end of the first layer no other has any effect."""
         if self.where == 1 or not self.layers:
             return f"{_NO_PART}."
         up_to_there = in_layers(range(1, self.where + 1))
         if answer == ALL_LAYERS:
-            return f"{_NO_PART}, and all of {up_to_there} contribute."
-        contribute = "contributes" if len(self.layers) == 1 else "contribute"
-        return f"{_NO_PART}, and {len(self.layers)} of {up_to_there} {contribute} ({in_layers(self.layers)})."
+            return f"{_NO_PART}, and it rises in all of {up_to_there}."
+        return f"{_NO_PART}, and it rises in {len(self.layers)} of {up_to_there} ({in_layers(self.layers)})."
 
     def _still(self, best: Trial | None) -> str:
         """Say what the most effective part leaves, since it may be the one that contributes most."""
