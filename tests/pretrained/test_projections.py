@@ -17,7 +17,7 @@ from pretrained.families import network_of
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained.discovery._calls import ModuleCall
 from tokendynamics.pretrained.discovery._columns import Storage, Tracer, composed, stored_how
-from tokendynamics.pretrained.discovery._maps import Probed, map_of
+from tokendynamics.pretrained.discovery._maps import Probed, is_packed, map_of
 from tokendynamics.pretrained.discovery._recomputed import affine_of
 from tokendynamics.pretrained.discovery.words import block_in_words
 from tokendynamics.pretrained.feed_forward import FeedForwardWeights
@@ -567,3 +567,15 @@ def test_weights_of_eight_bits_that_are_not_finite_are_named() -> None:
     broken.weight.data = torch.full((8, 8), torch.nan).to(torch.float8_e4m3fn)
     with pytest.raises(CheckpointError, match=r"maps\.2\.weight: expected finite numbers, got nan at index"):
         td.load(network, inputs=lambda count: {"x": torch.randn(count, 5, 8)})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "packed"), [("int8", (3, 4), True), ("int8", (3,), False), ("float32", (3, 4), False)]
+)
+def test_a_matrix_of_whole_numbers_in_a_buffer_is_a_packed_weight(
+    dtype: str, shape: tuple[int, ...], packed: bool
+) -> None:
+    module: Any = nn.Module()
+    module.in_features = 4
+    module.register_buffer("table", torch.zeros(shape, dtype=getattr(torch, dtype)))
+    assert is_packed(module) is packed

@@ -539,6 +539,8 @@ def test_layers_whose_fused_path_gives_other_states_are_named() -> None:
     other = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True)
     other.activation = nn.functional.silu  # the fused path stays with that of the beginning
     network, x = shaken(OfLayers(usual, Scaled(), other)), torch.randn(1, 5, DIM)
+    for parameter in network.layers[1].norm2.parameters():  # however small its states are
+        parameter.data *= 1e-3
     ckpt = td.load(network, inputs=lambda count: {"x": torch.randn(count, 5, DIM)})
     assert list(ckpt.fused_otherwise) == [2, 3]
     assert "in layers 2–3 PyTorch's fused path, which evaluation without gradients takes" in td.audit(ckpt).notes
