@@ -334,7 +334,7 @@ def test_a_run_that_broke_off_names_the_likely_causes() -> None:
     assert run_words.findings(record) == ["The loss is not finite in step 37.", f"G{notes[1][1:]}."]
     page = page_of(record)
     assert "Not measured, because a run is measured when it finishes." in page
-    assert "Nothing is drawn: there is no number." in page
+    assert "Not plotted because no number was measured." in page
     assert page.count("above zero was measured.</p>") == 2
     assert 'id="conditioning"' not in page
 

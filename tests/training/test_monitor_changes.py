@@ -129,6 +129,16 @@ def test_the_line_has_the_number_that_tells_the_two_states_apart(former: str, no
     assert state_of(*mixed) != former
 
 
+def test_a_state_that_began_at_this_look_is_not_still_there() -> None:
+    """Where another measure decides the states, the one that moved has a line that does not deny the change."""
+    series = Series()
+    series.add(look(0, (0.11, 0.31, 0.0)))
+    assert {change.text for change in series.add(look(7, (0.96, 0.01, 0.0)))} == {
+        "step 7: layer 1 went from drawing together to anisotropic (κ′ 0.31 → 0.01)",
+        "step 7: layer 1 is now anisotropic, and common share 0.11 → 0.96",
+    }
+
+
 def test_layers_that_do_the_same_share_a_line() -> None:
     series = Series()
     series.add(look(0, *[_AT["spread"]] * 6))
@@ -196,7 +206,8 @@ def test_a_large_change_of_a_measure_has_a_line_though_the_state_stays() -> None
     series.add(look(0, (0.04, 0.1, 0.0), (0.04, 0.01, 0.0), (0.4, 0.1, 0.0), half=0.02))
     series.add(look(500, (0.97, 0.12, 0.0), (0.97, 0.15, 0.0), (0.7, 0.1, 0.0), half=0.02))
     assert [change.text for change in series.changes] == [
-        "step 500: layers 1–2 are still drawing together, but common share 0.04 → 0.97",
+        "step 500: layer 1 is still drawing together, but common share 0.04 → 0.97",
+        "step 500: layer 2 is now drawing together, and common share 0.04 → 0.97",
         "step 500: layer 2 went from spread to drawing together (κ′ 0.01 → 0.15)",
     ]
     assert series.add(look(1000, (0.97, 0.12, 0.0), (0.97, 0.15, 0.0), (0.7, 0.1, 0.0), half=0.02)) == []

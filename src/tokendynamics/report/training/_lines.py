@@ -40,7 +40,7 @@ def over_steps(
     shown = [line for line in lines if line.shown(log)]
     numbers = table(f"{axis} over steps", "Step", lines, ends)
     if not shown:
-        return Figure(ident, question, f"Nothing is drawn: there is no number. {caption}")
+        return Figure(ident, question, f"Not plotted because no number was measured. {caption}")
     last = _ROOM * max(float(max(line.x)) for line in shown)
     marked = [rule.value for rule in rules]
     return Figure(

@@ -110,7 +110,7 @@ def states_map(question: str, states: xr.DataArray) -> Figure:
         "states-map",
         question,
         "State after each layer, one column per measurement; a sign marks where a state begins. The list of "
-        "changes has only those whose confidence intervals exclude the former state.",
+        "changes has only those whose confidence intervals exclude the former state, and large changes of a measure.",
         _map(grid, _colour, keys, _signs(grid)),
         Table("State at each step, after each layer", _heads(grid), tuple(rows)),
         description=f"{_ends(grid)} The table below holds every cell.",
@@ -205,7 +205,8 @@ def monitor_page(series: Series) -> str:
     """
     model, more = str(series.facts.get("model", "A network")), lines(series)[1]
     entries = [(name, written(series.facts[fact])) for fact, name in _MEASURED.items() if fact in series.facts]
-    every = f", one at every {count(series.facts['every'])} steps" if "every" in series.facts else ""
+    steps = int(series.facts.get("every", 0))
+    every = f", one every {f'{count(steps)} steps' if steps > 1 else 'step'}" if steps else ""
     return render(
         "training.html.jinja",
         title=f"{model}: {_QUESTION}",

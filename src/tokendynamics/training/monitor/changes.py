@@ -60,6 +60,7 @@ class Change:
         recent: Whether all of these are the look before this one.
         moved: The largest change of the measure over these layers.
         measured: Whether the measures themselves make the state; otherwise it only lies within the intervals.
+        kept: Whether they were in this state at the look that the measure is compared with, if the state is one.
     """
 
     step: int
@@ -73,6 +74,7 @@ class Change:
     recent: bool = True
     moved: float = 0.0
     measured: bool = True
+    kept: bool = True
 
     @property
     def text(self) -> str:
@@ -87,6 +89,9 @@ class Change:
         >>> numbers = ("consensus_relative", (0.0, 0.0), (0.43, 0.44), (0, 0))
         >>> Change(30, (2, 3), "rank collapse", "rank collapse", *numbers, recent=False, measured=False).text
         'step 30: layers 2–3 may still be in rank collapse, but κ′ 0.00 at step 0 → 0.43 to 0.44'
+        >>> numbers = ("share_common", (0.11, 0.11), (0.96, 0.96), (1, 1))
+        >>> Change(2, (1,), "anisotropic", "anisotropic", *numbers, kept=False).text
+        'step 2: layer 1 is now anisotropic, and common share 0.11 → 0.96'
         >>> numbers = ("share_common", (0.9993, 0.9993), (0.9981, 0.9981), (500, 500))
         >>> Change(1000, (2,), "one point", "anisotropic", *numbers).text
         'step 1000: layer 2 went from one point to anisotropic (common share 0.999 → 0.998)'
@@ -98,8 +103,9 @@ class Change:
         layers = f"{'layers' if several else 'layer'} {ranges(self.layers)}" if self.layers else ""
         who = f"step {self.step}: {layers or 'the state after the final norm'}"
         if self.former == self.state:
-            verb = "may still be" if not self.measured else "are still" if several else "is still"
-            return f"{who} {verb} {_AS_PREDICATES.get(self.state, self.state)}, but {self._numbers}"
+            when, link = ("still", "but") if self.kept else ("now", "and")
+            verb = f"may {when} be" if not self.measured else f"are {when}" if several else f"is {when}"
+            return f"{who} {verb} {_AS_PREDICATES.get(self.state, self.state)}, {link} {self._numbers}"
         return f"{who} went from {self.former} to {self.state}" + (f" ({self._numbers})" if self.measure else "")
 
     @property
@@ -236,6 +242,7 @@ class _Done(NamedTuple):
     layer: int
     place: int
     measured: bool = True
+    kept: bool = True
 
 
 def changes_at(
@@ -268,10 +275,11 @@ def changes_at(
             (low, high), (former_low, former_high) = (values[f"{name}_interval"][layer] for values in (now, before))
             if (name, layer) not in shown and large and (low > former_high or high < former_low):
                 state = held[-1][layer - 1]
-                done.append(_Done(state, state, name, layer, place, states[-1][layer - 1] == state))
-    grouped: dict[tuple[State, State, str, bool], list[_Done]] = {}
+                kept = held[place][layer - 1] == state
+                done.append(_Done(state, state, name, layer, place, states[-1][layer - 1] == state, kept))
+    grouped: dict[tuple[State, State, str, bool, bool], list[_Done]] = {}
     for item in done:
-        grouped.setdefault((*item[:3], item.measured), []).append(item)
+        grouped.setdefault((*item[:3], item.measured, item.kept), []).append(item)
     return sorted((_change(looks, previous, group) for group in grouped.values()), key=lambda change: -change.moved)
 
 
@@ -309,6 +317,7 @@ def _change(looks: Sequence[Look], previous: int, group: Sequence[_Done]) -> Cha
         recent=set(places) == {previous},
         moved=float(np.nan_to_num(sizes).max()),
         measured=group[0].measured,
+        kept=group[0].kept,
     )
 
 

@@ -306,7 +306,7 @@ def _ended(series: Series, numbered: Sequence[int]) -> str:
     similarity, texts = "", plural(len(series.texts), "text")
     if np.isfinite(value):
         ends = last.values["consensus_relative_interval"][-1]
-        similarity = f", with a within-text similarity κ′ of {estimate(value, ends, CONFIDENCE)}"
+        similarity = f", with a within-text similarity κ′ of {estimate(value, ends, CONFIDENCE, at_most=1.0)}"
         if first is not last:
             before = fixed(float(first.values["consensus_relative"][-1]))
             similarity += f", {before} at step {count(first.step)}"
