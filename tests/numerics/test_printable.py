@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError, expected
@@ -30,6 +30,7 @@ def test_shortened_text_keeps_its_ends(text: str, longest: int) -> None:
 
 
 @given(st.lists(st.text("ab (", min_size=1, max_size=60), min_size=1, max_size=40), st.booleans(), st.integers(60, 90))
+@example(["ab " * 40, "b", "a"], False, 60)
 def test_reasons_are_left_out_between_each_other(reasons: list[str], in_brackets: bool, longest: int) -> None:
     text = "; ".join(reasons)
     short = shortened_clauses(f"none ({text})" if in_brackets else text, longest)
