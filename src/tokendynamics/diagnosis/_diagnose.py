@@ -173,7 +173,7 @@ def diagnose(
         passes: Number of passes of the blocks on their own output, for each variant; None for none.
         weights: The weights of these passes; see `tokendynamics.deeper`.
         variants: Their variants; likewise.
-        command: Recorded as the command that reproduces this result; None for the Python call.
+        command: Recorded as what made this result; None for the Python call.
         progress: True for a progress bar, or a function; see `progress`.
 
     Raises:
@@ -209,7 +209,7 @@ def _judged(
         parameters["baseline_seed"] = parts["baseline"].attrs["random_seed"]
     if further is not None:
         parameters |= further | {"variants": list(further["variants"])}
-    made_by = command or f"td.diagnose({ckpt.name!r})"
+    made_by = command or f"td.diagnose({ckpt.name!r}, …)"
     record = manifest(made_by, parameters, seed=ckpt.random_seed, started=started, threads=threads)
     weights = None if isinstance(parts["audit"], Refused) else parts["audit"]
     unmeasured = unmeasured_finding(parts["baseline"])

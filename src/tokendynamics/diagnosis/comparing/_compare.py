@@ -159,7 +159,7 @@ def compare(
         device: See `tokendynamics.load`, as for `allow_pickle`; ignored for checkpoints already loaded.
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: Likewise.
-        command: Recorded as the command that reproduces this result; None for the Python call.
+        command: Recorded as what made this result; None for the Python call.
         progress: True for a progress bar, or a function; see `progress`.
 
     Raises:
@@ -183,7 +183,7 @@ def compare(
         together = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
         measured = _measured(ckpts, together, called, (weights, halved, (sink_ratio, sinks) if heads else None), report)
     parameters, drawn = _parameters(ckpts, together, truncate, baseline), seed if baseline else ckpts[0].random_seed
-    command = command or f"td.compare({', '.join(repr(ckpt.name) for ckpt in ckpts)})"
+    command = command or f"td.compare({', '.join(repr(ckpt.name) for ckpt in ckpts)}, …)"
     record = manifest(command, parameters, seed=drawn, started=started, threads=in_force)
     return _comparison(ckpts, called, measured, record)
 

@@ -12,7 +12,7 @@ from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells, columns_table, fold
 from tokendynamics.figures.maps import SignedMap, Tile
 from tokendynamics.results import Refused
-from tokendynamics.words import UNDEFINED, count, number, plural, signed
+from tokendynamics.words import UNDEFINED, count, number, signed
 
 _SIGNS = ["positive", "negative", "zero"]
 _BY_HEAD = {
@@ -78,7 +78,8 @@ def _summary(audit: xr.Dataset, dim: int) -> str:
         str(layer["regime"].item()) + ("" if bool(layer["A_defined"]) else f" ({_rank(layer, dim)})")
         for layer in layers
     )
-    counts = "; ".join(f"{name} in {many} of {plural(len(layers), 'layer')}" for name, many in regimes.most_common())
+    of = "the only layer" if len(layers) == 1 else f"{{}} of {count(len(layers))} layers"
+    counts = "; ".join(f"{name} in {of.format(many)}" for name, many in regimes.most_common())
     return f"By the signs of W and A (the paper’s conjecture): {counts}."
 
 
