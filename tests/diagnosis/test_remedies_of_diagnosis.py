@@ -52,6 +52,8 @@ def test_words_and_page_have_them(measured: Diagnosis) -> None:
         assert sentence in further_in_words(measured)
     assert f"{joint.attrs['singles']} single changes and {joint.attrs['sets']} larger sets" in joint.attrs["summary"]
     page = page_of(measured)
+    assert "Command or call that made this report" in page  # which its first argument alone does not reproduce
+    assert str(measured.manifest["command"]).endswith("', …)")
     for words in ("Remedies tried without training", "Sets of parts and heads, one change added a row"):
         assert words in page
     assert isinstance(measured.levers, Levers)
