@@ -115,7 +115,6 @@ CANINE: dict[str, Any] = SIZES | {
     ("model_type", "settings", "words"),
     [
         ("canine", CANINE, "layers with different numbers of tokens"),
-        ("xlnet", {"vocab_size": 61, "d_model": 48, "n_layer": 3, "n_head": 4, "d_inner": 40}, "with tokens first"),
         ("funnel", {"vocab_size": 61, "block_sizes": [2, 2], "d_model": 48, "n_head": 4, "d_head": 12, "d_inner": 40},
          "after encoder.blocks.1.0; layers with different numbers of tokens"),
         ("xlm", {"vocab_size": 61, "emb_dim": 48, "n_layers": 3, "n_heads": 4}, "blocks that hand on their states"),
@@ -132,6 +131,18 @@ def test_networks_of_other_layouts_are_refused_in_words(
         td.load(network)
     network.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError):
+        td.load(tmp_path)
+
+
+@pytest.mark.slow
+def test_blocks_of_xlnet_have_tokens_first_and_are_read_in_memory_alone(tmp_path: Any) -> None:
+    network = network_of("xlnet", {"vocab_size": 61, "d_model": 48, "n_layer": 3, "n_head": 4, "d_inner": 40})
+    ids = torch.arange(5, 11)
+    with torch.no_grad():
+        outputs = network.eval()(input_ids=ids[None], output_hidden_states=True, use_mems=False).hidden_states
+    torch.testing.assert_close(td.load(network).states(ids).feed_forward, torch.cat(outputs))
+    network.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"with tokens first; .* are read in a network in memory"):
         td.load(tmp_path)
 
 

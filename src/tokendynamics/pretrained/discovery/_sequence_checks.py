@@ -79,7 +79,7 @@ def _check_inputs_first(
         first = _spreads(network, inputs(2), block, 0) and not _spreads(network, inputs(2), block, 1)
     if first:
         advice = "build it with batch_first=True if its class has that; blocks with tokens first are read in a network "
-        advice += "whose own arguments have the inputs first"
+        advice += "in memory (no folder) whose own arguments have the inputs first"
         raise TokensFirstError(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", advice)
     if shape[1] < 2:
         raise LayoutNotFoundError(start.name, _WANTED, f"{shape}", "make inputs of at least two tokens")
