@@ -63,8 +63,9 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
     parts = [
         f"{name.upper()} in layer {layers[at]} (by {of_norm(float(largest[name][at]))})" for name, at in most.items()
     ]
+    which = " and ".join(name.upper() for name in ("qk", "ov") if name in most)
     text = (
-        f"The QK and OV products of {names[1]} and {names[0]} differ {where_differing(differing, known)}, most for "
+        f"The {which} products of {names[1]} and {names[0]} differ {where_differing(differing, known)}, most for "
         f"{listing(parts)}."
     )
     return Finding(text + some, "weights", values)
