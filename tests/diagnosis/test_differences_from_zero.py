@@ -85,7 +85,7 @@ def test_directions_of_zeros_are_not_compared() -> None:
     assert weights is not None
     assert np.isnan(weights.ov_angle.sel(layer=2)).all()
     assert np.isfinite(weights.ov_angle.sel(layer=1)).all()
-    assert "(by ∞× its norm of 0)" in words(compared(attention, base), "attention weights")
+    assert "(by ∞× its norm of 0)" in words(compared(attention, base), "products of")
 
 
 def test_a_bias_that_was_zero_has_no_size_of_its_own() -> None:
