@@ -288,7 +288,7 @@ def test_what_is_no_network_of_blocks_is_refused_in_one_line() -> None:
         load(plain)
     with pytest.raises(CheckpointError, match=r"a list of blocks .*, got none"):
         load(plain, inputs=lambda count: {"input": torch.randn(count, 5, 3)})
-    with pytest.raises(CheckpointError, match="expected weights that are parameters, got neither parameters nor buffers"):
+    with pytest.raises(CheckpointError, match="weights that are parameters, got neither parameters nor buffers"):
         load(nn.Identity())
     with pytest.raises(CheckpointError, match=r"wte.weight and others on the meta device"):
         load(network_of("gpt2")[0].to("meta"))
