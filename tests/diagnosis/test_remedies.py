@@ -137,7 +137,9 @@ def test_what_is_recommended_lowers_significantly_within_the_budget(budget: floa
     np.testing.assert_array_equal(tried.recommended, lowering & (tried.loss_change.values <= budget))
     best = int(np.argmin(np.where(tried.recommended, tried.consensus_change, 1.0)))
     assert tried.attrs["summary"].startswith(words)
-    assert f"{tried.name.values[best]} × {tried.strength.values[best]:g}, changes κ by " in tried.attrs["summary"]
+    label = f"{tried.name.values[best]} × {tried.strength.values[best]:g}"
+    which = "It is" if tried.recommended.sum() == 1 else "The most effective of them is"
+    assert f"{which} {label}" in tried.attrs["summary"]
 
 
 def test_no_remedy_is_recommended_where_every_one_costs_more() -> None:
