@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
+from pretrained.test_refused_attentions import Chain
 from tokendynamics.diagnosis.tracing.layer_states import layer_states
 from tokendynamics.diagnosis.tracing.words import detailed_findings
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
@@ -522,23 +523,12 @@ class Scaled(nn.TransformerEncoderLayer):
         return self.scale * super()._ff_block(x)
 
 
-class OfLayers(nn.Module):
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 def test_layers_whose_fused_path_gives_other_states_are_named() -> None:
     """In evaluation without gradients the network itself then gives what nobody wrote."""
     usual = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True)
     other = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True)
     other.activation = nn.functional.silu  # the fused path stays with that of the beginning
-    network, x = shaken(OfLayers(usual, Scaled(), other)), torch.randn(1, 5, DIM)
+    network, x = shaken(Chain(usual, Scaled(), other)), torch.randn(1, 5, DIM)
     for parameter in network.layers[1].norm2.parameters():  # however small its states are
         parameter.data *= 1e-3
     ckpt = td.load(network, inputs=lambda count: {"x": torch.randn(count, 5, DIM)})
