@@ -92,7 +92,7 @@ def test_prompts_of_a_file_sinks_and_parts_at_a_half(model: str, tmp_path: Path)
 def test_texts_that_repeat_each_other_are_noted(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     twice = ["--prompt", "a cat sat on a mat", "--prompt", "A cat sat on a mat", "--no-weights", "--out", "out"]
     assert call(["compare", f"{model}:0", f"{model}:1", *twice]) == 0
-    assert "note: prompts “prompt 1” and “prompt 2” are the same text" in capsys.readouterr().err
+    assert "note: texts “prompt 1” and “prompt 2” are the same" in capsys.readouterr().err
 
 
 def test_an_adapter_goes_on_all_models_but_the_first() -> None:

@@ -160,4 +160,4 @@ def test_the_command_follows_the_lines_and_names_those_that_repeat_each_other(
     assert summary["prompts"] == {"cat": "a cat", "louder": "A  CAT", "lines.jsonl:3": "a dog sat"}
     assert summary["manifest"]["parameters"]["sinks"] == "positions [0] left out at every layer"
     notes = [line for line in printed.err.splitlines() if line.startswith("note: ")]
-    assert notes == ["note: prompts “cat” and “louder” are the same text and count as one observation"]
+    assert notes == ["note: texts “cat” and “louder” are the same and count as one observation"]

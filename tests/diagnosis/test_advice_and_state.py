@@ -15,6 +15,7 @@ import tokendynamics as td
 from diagnosis import built_recipes as paint
 from diagnosis.built_networks import WORDS, prompts_of
 from diagnosis.built_transformer import VOCABULARY, Frame, blank
+from diagnosis.text_halves import measuring
 from tokendynamics.diagnosis import Diagnosis, Levers
 from tokendynamics.diagnosis.gating.trials import Costs, EffectEstimate
 from tokendynamics.pretrained import Checkpoint
@@ -54,7 +55,7 @@ def test_a_set_at_an_unknown_cost_is_named_with_its_effect() -> None:
         edited.blocks[layer - 1].out.weight.zero_()
     assert isinstance(diagnosis.levers, Levers)
     ends = [
-        td.trace(checkpoint_of(network), prompts(316)[::2])
+        td.trace(checkpoint_of(network), measuring(prompts(316)))
         .consensus_within.sel(site="feed_forward", layer=diagnosis.levers.where)
         .item()
         for network in (canvas.network, edited)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import tokendynamics as td
+from diagnosis.text_halves import finding
 from tokendynamics.numerics import CheckpointError
 
 DIM, HEADS, VOCABULARY = 16, 2, 40
@@ -96,7 +97,7 @@ def test_derivatives_are_differences_of_the_loss_with_edited_weights() -> None:
             for factor in (1.01, 0.99 / 1.01):  # one after the other
                 for parameter in network.blocks[layer].get_submodule(part).parameters():
                     parameter *= factor
-                logits = [(network(ids[None])[0, :-1].double(), ids[1:]) for ids in TEXTS[1::2]]
+                logits = [(network(ids[None])[0, :-1].double(), ids[1:]) for ids in finding(TEXTS)]
                 losses.append(np.mean([float(functional.cross_entropy(*pair)) for pair in logits]))
             for parameter in network.blocks[layer].get_submodule(part).parameters():
                 parameter /= 0.99

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tokendynamics as td
+from diagnosis.text_halves import measuring
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load
@@ -106,7 +107,7 @@ def first_order(network: Any, prompts: list[list[int]]) -> tuple[Sensitivities, 
 def test_the_effect_is_that_of_an_edited_output_projection(family: str, groups: int | None) -> None:
     network, prompts = network_of(family, groups=groups), ids_of()
     effects = td.head_effects(network, prompts, candidates=3, sink_ratio=1e6)
-    others = prompts[0::2]
+    others = measuring(prompts)
     depth = int(effects.attrs["where"])
     whole = kappa_of(network, others, depth)
     assert effects.attrs["kappa"] == pytest.approx(whole, abs=1e-9)
@@ -224,9 +225,9 @@ def test_the_network_is_as_before() -> None:
 
 def test_wrong_input_is_named() -> None:
     network = network_of("llama")
-    with pytest.raises(ArgumentValueError, match="texts: expected at least 5 prompts"):
+    with pytest.raises(ArgumentValueError, match="texts: expected at least 5 texts"):
         td.head_effects(network, ids_of(4))
-    with pytest.raises(ArgumentValueError, match="a prompt different from"):
+    with pytest.raises(ArgumentValueError, match="a text different from"):
         td.head_effects(network, [ids_of()[0]] * 6)
     with pytest.raises(ArgumentValueError, match="candidates"):
         td.head_effects(network, ids_of(), candidates=0)

@@ -157,7 +157,7 @@ def test_the_details_and_the_page_have_them(diagnosis: Diagnosis) -> None:
 def test_too_few_texts_are_refused_once(network: Any) -> None:
     diagnosis = td.diagnose(network, ids_of()[:2], baseline=None)
     assert diagnosis.heads_refused == diagnosis.levers_refused
-    assert "at least 5 prompts" in diagnosis.heads_refused
+    assert "at least 5 texts" in diagnosis.heads_refused
     assert not any("removed" in detail.text for detail in diagnosis.verdict.details)
 
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 import tokendynamics as td
 from diagnosis.built_networks import BUILT, prompts_of
 from diagnosis.built_transformer import Frame, blank
+from diagnosis.text_halves import measuring
 from pretrained.families import network_of
 from tokendynamics.diagnosis import Levers
 from tokendynamics.diagnosis.gating import _levers
 from tokendynamics.diagnosis.gating import sensitivities as sensitivity_module
-from tokendynamics.diagnosis.gating._levers import MUCH, SHARE
+from tokendynamics.diagnosis.gating._levers import MUCH, SHARE, split_in_halves
 from tokendynamics.diagnosis.gating._result import (
     CHEAP,
     LITTLE,
@@ -263,7 +264,7 @@ def test_a_part_that_writes_far_beyond_the_states_is_tried_though_it_has_no_deri
     block.self_attn.o_proj.weight.data = (
         30 * torch.randn(32, 1, generator=source) @ torch.randn(1, 32, generator=source)
     )
-    prompts = torch.randint(0, 200, (12, 20), generator=source).tolist()
+    prompts = torch.randint(0, 200, (16, 20), generator=source).tolist()
     levers = td.levers(network, prompts, candidates=3)
     sensitivity = levers.table.consensus_sensitivity.sel(component="attention")
     assert float(sensitivity.sel(layer=2)) < 0.5 * float(sensitivity.max())
@@ -380,14 +381,29 @@ def test_nothing_needs_doing_where_tokens_stay_apart() -> None:
     assert "share little" in lever_table.text
 
 
+def test_neither_kinds_that_alternate_nor_blocks_of_a_kind_fill_a_half() -> None:
+    for count in range(5, 49):
+        finding, measuring = map(set, split_in_halves(count))
+        assert finding | measuring == set(range(count))
+        assert (len(finding), len(measuring)) == (count // 2, count - count // 2)
+        alternating = [set(range(kind, count, cycle)) for cycle in (2, 3, 4) for kind in range(cycle)]
+        blocks = [set(range(count // 2)), set(range(count // 2, count))]
+        for kind in (*alternating, *blocks):
+            if len(kind) >= 3 and (count, min(kind), len(kind)) != (11, 2, 3):
+                assert finding & kind, (count, kind)
+                assert measuring & kind, (count, kind)
+        for kind in (*alternating[:2], *blocks):
+            assert abs(len(finding & kind) - len(measuring & kind)) <= 3, (count, kind)
+
+
 def test_the_effect_that_is_reported_is_measured_on_texts_that_did_not_choose_it() -> None:
     ckpt, prompts = _averaging([0.02, 2.5]), _prompts(7)
     lever_table = td.levers(ckpt, prompts, candidates=1)
-    assert lever_table.table.found_on.values.tolist() == ["prompt 2", "prompt 4", "prompt 6"]
-    assert lever_table.table.measured_on.values.tolist() == ["prompt 1", "prompt 3", "prompt 5", "prompt 7"]
+    assert lever_table.table.found_on.values.tolist() == ["prompt 1", "prompt 4", "prompt 6"]
+    assert lever_table.table.measured_on.values.tolist() == ["prompt 2", "prompt 3", "prompt 5", "prompt 7"]
 
     def kappa(network: Checkpoint) -> float:
-        return float(shares([network.states(prompt).feed_forward[-1] for prompt in prompts[::2]]).kappa)
+        return float(shares([network.states(prompt).feed_forward[-1] for prompt in measuring(prompts)]).kappa)
 
     assert lever_table.kappa == pytest.approx(kappa(ckpt), rel=1e-5)
     changes = [kappa(_averaging([0.02, strength])) - kappa(ckpt) for strength in (1.25, 0.0)]
@@ -401,7 +417,7 @@ def test_what_the_answer_names_is_measured_at_every_depth_by_what_if() -> None:
     assert lever_table.effect is not None
     assert lever_table.changes == {"layer 2 attention": float(lever_table.table.alpha[lever_table.best])}
     changed = ckpt.under(lever_table.changes)
-    measured = {f"prompt {number}": prompts[number - 1] for number in (1, 3, 5, 7)}
+    measured = {f"prompt {number}": prompts[number - 1] for number in (2, 3, 5, 7)}
     both = [td.trace(entry, measured, sinks=()).sel(site="feed_forward") for entry in (ckpt, changed)]
     selected = lever_table.effect.sel(site="feed_forward")
     for name in ("consensus_within", "centred_cos2"):
@@ -470,12 +486,13 @@ def _answered(
     normed: bool = True,
     layers: tuple[int, ...] | None = None,
     costs: Costs | None = None,
+    half: float = 0.1,
 ) -> tuple[str, str]:
-    """Return the answer in sentences, and as advice."""
+    """Return the answer in sentences, and as advice; intervals reach `half` to both sides."""
     costs = _costs() if costs is None else costs
     estimates = (
-        EffectEstimate(kappa, kappa - 0.1, kappa + 0.1),
-        EffectEstimate(relative, relative - 0.1, relative + 0.1),
+        EffectEstimate(kappa, kappa - half, kappa + half),
+        EffectEstimate(relative, relative - half, relative + half),
     )
     answer, best = _levers._answer(*estimates, tried, costs)
     halves = Halves(["e", "f"], ["a", "b", "c", "d"], "text")
@@ -578,7 +595,16 @@ def test_each_sentence_says_what_was_measured() -> None:
     assert "Turning down the one part tried may cost more than 0.02 nats of loss." in unsure
     assert "The smallest estimated cost is +0.030 (95 % CI −0.070 to 0.130), for the attention of layer 1" in unsure
     assert "To first order, turning down a part does not lower it in any layer." in _sentences(0.3, 0.3)
-    assert "share little" in _sentences(0.01, 0.01, _trial(-0.2, 0.5))
+    little = _sentences(0.01, 0.01, _trial(-0.2, 0.5), half=0.04)
+    assert "κ′ is 0.01 (95 % CI −0.03 to 0.05), so tokens of one text share little beyond that." in little
+    # An interval that holds more than a little does not allow to say so, whatever the sign of the estimate.
+    for value in (0.01, -0.3):
+        unknown = _sentences(value, value, _trial(-0.2, 0.5), half=0.4)
+        assert "share little" not in unknown
+        assert "but the interval also allows values above 0.06." in unknown
+        assert unknown.startswith("No change is needed to avoid consensus. ")
+    for value in (0.01, 0.3):  # consensus begins at 0.72
+        assert _sentences(value, value, half=0.8).startswith("No change is shown to be needed to avoid consensus. ")
     assert "at an unknown cost" in _sentences(0.3, 0.3, _trial(-0.01, float("nan")))
     assert "nan" not in _sentences(0.3, 0.3, _trial(float("nan"), 0.0), _trial(-0.05, 0.01))
 
@@ -665,7 +691,7 @@ def test_the_advice_of_a_diagnosis_does_not_contradict_its_state() -> None:
 def test_texts_whose_tokens_all_point_one_way_have_no_kappa() -> None:
     ckpt = _averaging([0.1, 0.1])
     ckpt.model.get_submodule("table").get_parameter("weight").data[:] = 1.0
-    with pytest.raises(ArgumentValueError, match="texts: expected prompts whose tokens point in more than one"):
+    with pytest.raises(ArgumentValueError, match="texts: expected tokens that point in more than one"):
         td.levers(ckpt, _prompts(5))
 
 
@@ -732,13 +758,13 @@ def test_gates_leave_other_passes_alone_and_work_without_gradients_around() -> N
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (_ids(4), "at least 5 prompts (half of them propose candidates, the others verify them), got 4"),
-        ("one text", "at least 5 prompts"),
-        ([*_ids(5), _ids(1)[0]], "prompt 6: expected a prompt different from prompt 1, got the same one"),
+        (_ids(4), "at least 5 texts (half of them propose candidates, the others verify them), got 4"),
+        ("one text", "at least 5 texts"),
+        ([*_ids(5), _ids(1)[0]], "prompt 6: expected a text different from prompt 1, got the same one"),
         (
             [*_ids(4), [7]],
-            "texts: expected at least 5 prompts of two tokens or more (half of them propose candidates, the others "
-            "verify them), got 4 besides 1 prompt of one token",
+            "texts: expected at least 5 texts of two tokens or more (half of them propose candidates, the others "
+            "verify them), got 4 besides 1 text of one token",
         ),
         ([*_ids(5), []], "prompt 6"),
     ],
@@ -795,7 +821,7 @@ def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     few = td.diagnose(network, prompts[:2], **ALONE)
     unasked = td.diagnose(network, prompts, levers=False, **ALONE)
     assert isinstance(few.levers, Refused)
-    assert few.levers_refused.startswith("this needs at least 5 prompts")
+    assert few.levers_refused.startswith("this needs at least 5 texts")
     assert isinstance(unasked.levers, Refused)
     assert unasked.levers_refused == "it was not requested"
 
@@ -804,7 +830,7 @@ def test_tokens_left_out_do_not_count() -> None:
     """κ without the first token, recomputed from the states."""
     ckpt, prompts = load(_network("llama")), _ids(7)
     lever_table = td.levers(ckpt, prompts, candidates=1, sinks=[0])
-    kept = [ckpt.states(torch.tensor(prompt)).feed_forward[lever_table.where, 1:] for prompt in prompts[::2]]
+    kept = [ckpt.states(torch.tensor(prompt)).feed_forward[lever_table.where, 1:] for prompt in measuring(prompts)]
     assert lever_table.kappa == pytest.approx(float(shares(kept).kappa), rel=1e-9)
     with pytest.raises(ArgumentValueError, match="sinks: expected positions from 0 to"):
         td.levers(ckpt, prompts, sinks=[99])
@@ -1004,25 +1030,34 @@ def test_a_common_direction_counts_beside_another_state() -> None:
 
 
 def test_levers_measured_on_other_texts_than_the_verdict_say_so() -> None:
-    """Words of even ids live in half of the features, and one attention collapses these alone: every second text."""
+    """Words of even ids live in half of the features, and one attention collapses these alone: half of the texts.
+
+    Where these are the texts that measure, the sentence says that they are unlike the others. Where the two kinds
+    alternate, or one comes before the other, both halves have texts of both.
+    """
     canvas = blank(Frame("bert", depth=4, seed=1))
     half = canvas.frame.dim // 2
     canvas.words[0::2, half:] = canvas.words[1::2, :half] = 0.0
     block = canvas.blocks[2]
     block.value.weight.copy_(torch.eye(2 * half))
     block.out.weight[:half, :half] = 60.0 * torch.eye(half)
-    prompts = prompts_of("languages", 1)
-    mixed = [prompts[place] for place in (0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11)]
+    alternating = prompts_of("languages", 1)
+    blocks = [*alternating[::2], *alternating[1::2]]
+    apart: list[Any] = [None] * 12
+    for half, kind in zip(split_in_halves(12), (alternating[1::2], alternating[::2]), strict=True):
+        for place, text in zip(half, kind, strict=True):
+            apart[place] = text
     diagnoses = [
-        td.diagnose(canvas.network, texts, baseline=None, directions=False, heads=False) for texts in (prompts, mixed)
+        td.diagnose(canvas.network, texts, baseline=None, directions=False, heads=False)
+        for texts in (apart, alternating, blocks)
     ]
     advice = [dict(diagnosis.verdict.lines)["What to do"] for diagnosis in diagnoses]
     assert all(
         words.startswith("A single part causes most of the similarity: the attention of layer 3") for words in advice
     )
-    unlike = " This was measured on 6 of 12 prompts, within which tokens are more alike than within the others."
+    unlike = " This was measured on 6 of 12 texts, within which tokens are more alike than within the others."
     assert advice[0].endswith(unlike)
-    assert "measured on" not in advice[1]
+    assert "measured on" not in advice[1] + advice[2]
     trials, verdict = diagnoses[1].levers, diagnoses[1].verdict
     assert isinstance(trials, Levers)
     whole = verdict.sentences[0].values["consensus_within"]

@@ -316,7 +316,7 @@ def test_a_norm_is_named_in_words() -> None:
     other.transformer.ln_f.weight.data.mul_(3.0)
     other.transformer.ln_f.bias.data.mul_(3.0)
     words = str(td.compare(whole, other, texts=PROMPTS, heads=False))
-    assert "the first difference is in the final norm: its states differ by 2× their norm and are 3× larger." in words
+    assert "the first difference is in the final norm: its states differ by 2× their norm and are 3× as large." in words
 
 
 def test_images_are_called_images() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
+from diagnosis.text_halves import finding, measuring
 
 _IDS, _DIM = 40, 16
 
@@ -180,8 +181,8 @@ def _rise_of_the_loss(network: Any, part: nn.Linear, columns: slice) -> float:
                 part.weight[:, columns] = 0
                 if columns == slice(None):
                     part.bias.zero_()
-            logits = [network.eval()(ids[None])[0][0] for ids in _texts()[::2]]
-        pairs = zip(logits, _texts()[::2], strict=True)
+            logits = [network.eval()(ids[None])[0][0] for ids in measuring(_texts())]
+        pairs = zip(logits, measuring(_texts()), strict=True)
         losses.append(np.mean([float(nn.functional.cross_entropy(scores[:-1], ids[1:])) for scores, ids in pairs]))
     part.load_state_dict(former)
     return float(losses[1] - losses[0])
@@ -206,7 +207,7 @@ def test_scores_of_the_last_place_are_a_loss_as_those_of_all_beginnings_of_a_tex
             pairs = [(_of_prefixes(edited, ids), ids) for ids in _texts()]
         of_texts = [float(nn.functional.cross_entropy(scores[:-1].double(), ids[1:])) for scores, ids in pairs]
         losses.append(np.mean(of_texts))
-        slopes.append(np.mean(of_texts[1::2]))
+        slopes.append(np.mean(finding(of_texts)))
     np.testing.assert_allclose(changed.loss.values, [losses[0], losses[3]], rtol=1e-5)
     assert changed.attrs["no_loss"] == ""
     sensitivity = td.levers(ckpt, texts, candidates=1).table.loss_sensitivity.values[1, 0]

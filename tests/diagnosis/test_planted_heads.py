@@ -13,6 +13,7 @@ import tokendynamics as td
 from diagnosis.built_networks import prompts_of
 from diagnosis.built_recipes import average
 from diagnosis.built_transformer import Canvas, Frame, blank
+from diagnosis.text_halves import measuring
 from tokendynamics.diagnosis import judge
 from tokendynamics.diagnosis.gating._heads import strongest_heads
 
@@ -116,7 +117,7 @@ def as_read(prompts: list[list[int]], family: str) -> list[Any]:
 @pytest.mark.parametrize("family", ["own", "bert"])
 def test_the_head_of_a_consensus_that_is_undone_is_named_by_its_effect_there(family: str) -> None:
     def traced(canvas: Canvas) -> Any:
-        return td.trace(loaded(canvas), as_read(measuring, family))
+        return td.trace(loaded(canvas), as_read(others, family))
 
     def loaded(canvas: Canvas) -> Any:
         if family != "own":
@@ -124,7 +125,7 @@ def test_the_head_of_a_consensus_that_is_undone_is_named_by_its_effect_there(fam
         return td.load(canvas.network, inputs=lambda count: {"idx": torch.randint(8, 200, (count, 9))})
 
     prompts = prompts_of("mixed", 7)
-    measuring = prompts[::2]
+    others = measuring(prompts)
     diagnosis = td.diagnose(loaded(undone(family, 2, 1, 4)), as_read(prompts, family), baseline=None, directions=False)
     assert (diagnosis.verdict.worst.state, diagnosis.verdict.worst.layers) == ("consensus", (2, 3))
     assert diagnosis.verdict.state != "consensus"

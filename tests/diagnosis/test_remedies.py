@@ -13,6 +13,7 @@ import xarray as xr
 
 import tokendynamics as td
 from diagnosis.test_heads import ids_of, kappa_of, loss_of, network_of
+from diagnosis.text_halves import finding, measuring
 from tokendynamics.diagnosis.gating._remedies import AFTER_TRAINING, advised_in_view_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import apply_remedy
@@ -64,7 +65,7 @@ def unit_means(network: Any, prompts: list[list[int]], depth: int) -> torch.Tens
 
 
 def assert_effect(row: xr.Dataset, network: Any, changed: Any, where: int) -> None:
-    others = PROMPTS[0::2]
+    others = measuring(PROMPTS)
     whole, after = kappa_of(network, others, where), kappa_of(changed, others, where)
     assert row.status.item() == "measured"
     assert float(row.consensus_change) == pytest.approx(after - whole, abs=1e-9)
@@ -106,12 +107,12 @@ def test_lambda_is_that_of_the_remedy(table: xr.Dataset, size: float) -> None:
 
 
 def test_a_removed_direction_is_that_of_the_other_texts_where_they_are_most_alike(table: xr.Dataset) -> None:
-    network, finding = network_of("llama"), PROMPTS[1::2]
+    network, choosing = network_of("llama"), finding(PROMPTS)
     name = str(table.name[-1].item())
     layer = int(name.removeprefix("common direction of layer "))
-    kappas = [kappa_of(network, finding, depth) for depth in range(1, 5)]
+    kappas = [kappa_of(network, choosing, depth) for depth in range(1, 5)]
     assert layer == 1 + int(np.argmax(kappas))  # κ′ grows with κ
-    mean = unit_means(network, finding, layer).mean(dim=0)
+    mean = unit_means(network, choosing, layer).mean(dim=0)
     direction = mean / mean.norm()
     changed = network_of("llama")
     changed.model.layers[layer - 1].register_forward_hook(
@@ -123,10 +124,10 @@ def test_a_removed_direction_is_that_of_the_other_texts_where_they_are_most_alik
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
-        (0.02, "3 remedies lower similarity κ after layer 4 significantly at an estimated cost of at most 0.02 nats."),
+        (0.02, "4 remedies lower similarity κ after layer 4 significantly at an estimated cost of at most 0.02 nats."),
         (
-            5e-4,
-            "1 remedy lowers similarity κ after layer 4 significantly at an estimated cost of at most 0.0005 nats.",
+            5e-3,
+            "1 remedy lowers similarity κ after layer 4 significantly at an estimated cost of at most 0.005 nats.",
         ),
     ],
 )
@@ -280,8 +281,8 @@ def test_the_network_is_as_before() -> None:
         ({"sink_ratio": 1.0}, ArgumentValueError, "sink_ratio"),
         ({"loss": lambda network: float("nan")}, ArgumentValueError, "a finite number for the network as it is"),
         ({"loss": lambda network: torch.ones(3)}, ArgumentTypeError, "one number"),
-        ({"texts": PROMPTS[:1]}, ArgumentValueError, "at least 5 prompts"),
-        ({"texts": [PROMPTS[0]] * 6}, ArgumentValueError, "a prompt different from"),
+        ({"texts": PROMPTS[:1]}, ArgumentValueError, "at least 5 texts"),
+        ({"texts": [PROMPTS[0]] * 6}, ArgumentValueError, "a text different from"),
     ],
 )
 def test_wrong_input_is_named(arguments: dict[str, Any], error: type[Exception], words: str) -> None:

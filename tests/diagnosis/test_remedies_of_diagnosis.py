@@ -65,7 +65,7 @@ def test_they_are_not_tried_unless_requested(network: Any) -> None:
     assert without.remedies_refused == without.joint_refused == "it was not requested"
     assert not any("No remedy" in words or "No set" in words for words in further_in_words(without))
     few = td.diagnose(network, PROMPTS[:2], levers=False, remedies=True, **SMALL)
-    assert "at least 5 prompts" in few.remedies_refused
+    assert "at least 5 texts" in few.remedies_refused
     assert any(words.startswith("No remedy was tried: this needs at least 5 ") for words in further_in_words(few))
 
 

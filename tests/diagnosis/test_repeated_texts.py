@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -66,9 +67,9 @@ def test_what_repeats_is_named_and_nothing_else(name: str, swapped: bool) -> Non
     for entry in repetitions:
         expected = ("a", "b") if how == "contained" or not swapped else ("b", "a")
         assert entry.names == expected
-        assert entry.text.startswith(f"prompts “{expected[0]}” and “{expected[1]}” ")
+        assert re.match(rf"(?:texts|images|inputs) “{expected[0]}” and “{expected[1]}” ", entry.text)
         endings = {
-            "same": "are the same text and count as one observation",
+            "same": "are the same and count as one observation",
             "contained": "are nearly one observation because the second contains the first",
             "beginning": "because more than half of the shorter one is the beginning of both",
         }

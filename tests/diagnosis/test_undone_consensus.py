@@ -13,6 +13,7 @@ import tokendynamics as td
 from diagnosis import built_recipes as paint
 from diagnosis.built_networks import BUILT, WORDS, prompts_of
 from diagnosis.built_transformer import VOCABULARY, Frame, blank
+from diagnosis.text_halves import measuring
 from tokendynamics.diagnosis import Diagnosis, Levers
 from tokendynamics.diagnosis.gating._result import Halves, LeverWords
 from tokendynamics.diagnosis.gating.trials import Costs, EffectEstimate, Trial
@@ -58,8 +59,7 @@ def test_the_effect_on_an_undone_consensus_is_stated() -> None:
     worst, levers = diagnosis.verdict.worst.layer, diagnosis.levers
     assert isinstance(levers, Levers)
     assert levers.changes == {"layer 2 attention": 0.0}
-    measuring = PROMPTS[::2]
-    before, after = (kappas(edited, measuring)[worst] for edited in (network, silenced(network, 2)))
+    before, after = (kappas(edited, measuring(PROMPTS))[worst] for edited in (network, silenced(network, 2)))
     wanted = f"Without that part, similarity after layer {worst}, where the tokens are in consensus, is "
     wanted += f"{after:.2f} instead of {before:.2f}.".replace("-0.00", "0.00").replace("-", "−")
     assert levers.text.endswith(wanted)

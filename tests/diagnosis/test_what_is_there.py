@@ -64,10 +64,10 @@ IDS = torch.tensor([[5, 9, 3]])
         (["some words", [5, 9], IDS[0], np.array([5, 9])], "text"),
         ([{"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, {"idx": [[5, 9]]}], "text"),
         ([Path("a.png"), Image.new("RGB", (8, 8)), np.zeros((8, 8, 3)), {"pixel_values": PICTURE}], "image"),
-        ([{"input_features": PICTURE}], "prompt"),
-        ([{"input_features": PICTURE, "decoder_input_ids": IDS}], "prompt"),
-        ([{"pixel_values": PICTURE, "input_ids": IDS}], "prompt"),
-        (["some words", Path("a.png")], "prompt"),
+        ([{"input_features": PICTURE}], "input"),
+        ([{"input_features": PICTURE, "decoder_input_ids": IDS}], "input"),
+        ([{"pixel_values": PICTURE, "input_ids": IDS}], "input"),
+        (["some words", Path("a.png")], "input"),
     ],
 )
 def test_prompts_are_called_what_they_are(prompts: list[Any], noun: str) -> None:

@@ -72,7 +72,7 @@ def test_a_series_is_a_prompt_in_any_form(live: Any, form: Any) -> None:
         cosines = ((units @ units.mT).sum(dim=(-2, -1)) - tokens) / (tokens * (tokens - 1))
         measured = table.mean_pair_cosine.sel(site="feed_forward", sinks="kept").values[place]
         np.testing.assert_allclose(measured, cosines.numpy(), atol=1e-6)
-    assert (table.attrs["prompt_noun"], table.attrs["tokenization"]) == ("prompt", "none: no prompt is a text")
+    assert (table.attrs["prompt_noun"], table.attrs["tokenization"]) == ("input", "none: no input is a text")
 
 
 def test_one_series_and_series_by_name_are_told_from_several(live: Any) -> None:

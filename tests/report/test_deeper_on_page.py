@@ -155,6 +155,6 @@ def test_of_one_prompt_there_is_no_kappa_to_draw() -> None:
     assert "bands" not in consensus.caption
     for figure in (kappa, direct):
         assert not figure.svg
-        assert figure.caption == "Not plotted because κ and the shares need two prompts."
+        assert figure.caption == "Not plotted because κ and the shares need two texts."
     (consensus, *_) = _figures(synthetic(layers=2, heads=2, prompts=1, pairs=False))
     assert "no value after the embedding is finite and above rounding" in consensus.caption

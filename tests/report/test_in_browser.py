@@ -148,7 +148,7 @@ def test_the_slider_moves_the_tokens_by_keyboard(opened: Any) -> None:
     slider.send_keys(Keys.END)
     assert opened.find_element(By.ID, "depth-name").text == "Layer 30"
     label = opened.find_element(By.ID, "stage-canvas").get_attribute("aria-label")
-    assert label == "How do the tokens of a prompt move? Layer 30: 12 tokens, 1 of them massive."
+    assert label == "How do the tokens move? Layer 30: 12 tokens, 1 of them massive."
     assert "norm 22,600" in opened.find_element(By.ID, "stage").text
 
 
@@ -327,7 +327,7 @@ def test_a_drawing_is_saved_whole_and_a_table_with_every_digit(opened: Any, tmp_
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert float(root.attrib["width"]) > 600
     assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) == 1 + 270
-    assert table.read_text(encoding="utf-8").startswith("Layer,After,Common to all prompts,from,to,")
+    assert table.read_text(encoding="utf-8").startswith("Layer,After,Common to all texts,from,to,")
     assert opened.get_log("browser") == []
 
 

@@ -130,7 +130,7 @@ def test_columns_of_an_unknown_loss_are_left_out(diagnosis: Diagnosis) -> None:
     assert [cell.text for cell in table.rows[0]] == [
         "feed-forward part, layer 2", "0.5", "−0.123", "−0.200", "−0.050", "yes",
     ]  # fmt: skip
-    assert table.caption == "Effect of turning one part down on κ, with 95 % confidence intervals over prompts"
+    assert table.caption == "Effect of turning one part down on κ, with 95 % confidence intervals over texts"
     known = section(diagnosis).tables[0]
     assert "Change of loss" in known.columns
     assert known.caption.startswith("Effect of turning one part down on κ and on the loss in nats, with 95 %")

@@ -33,9 +33,9 @@ def test_why_there_are_no_shares_or_intervals_is_what_the_prompts_are(diagnosis:
     trace = diagnosis.trace
     ends = {trace.sizes["prompt"]: "they are undefined"}
     equal = trace.assign(repeats=("prompt", np.where(np.arange(trace.sizes["prompt"]) == 0, -1, 0)))
-    ends[1] = "1 different prompt is too few for a confidence interval"
+    ends[1] = "1 different text is too few for a confidence interval"
     assert {different_prompts(table): without_intervals(table) for table in (trace, equal)} == ends
-    assert unshared(equal).startswith("Not plotted because all prompts are identical, and one prompt cannot show")
+    assert unshared(equal).startswith("Not plotted because all texts are identical, and one text cannot show")
     assert unshared(trace) == "Not plotted because the numbers are undefined after every layer."
     assert "fewer than two tokens" in unshared(trace.assign(mean_pair_cosine=trace.mean_pair_cosine * np.nan))
 
@@ -78,18 +78,18 @@ def test_the_last_badge_is_the_final_norm_and_badges_say_what_else_is_possible(d
 
 def test_facts_versions_and_prompts_come_last(page: str) -> None:
     start = page[page.index("<body") : page.index("<nav")]
-    assert "30 layers × 9 heads (3 for keys and values) × dim 576, on 5 prompts" in start
+    assert "30 layers × 9 heads (3 for keys and values) × dim 576, on 5 texts" in start
     assert "134,515,008" not in start
     end = page[page.index('<section id="measured"') :]
     assert "134,515,008" in end
     assert "torch 2.13.0" in end
-    assert "Read the 5 prompts" in end
+    assert "Read the 5 texts" in end
 
 
 def test_the_shares_table_and_its_file_hold_the_traces_numbers(page: str, diagnosis: Diagnosis) -> None:
     shown, (heads, *rows) = table_of(page, "shares-chart"), saved(page, "shares-chart")
     assert heads == [
-        "Layer", "After", "Common to all prompts", "from", "to", "Shared within its prompt", "from", "to", "Its own",
+        "Layer", "After", "Common to all texts", "from", "to", "Shared within its text", "from", "to", "Its own",
         "from", "to",
     ]  # fmt: skip
     assert len(shown) == len(rows) == 1 + 2 * 30 + 1
@@ -205,9 +205,9 @@ def test_every_figure_with_numbers_can_be_saved(page: str) -> None:
 def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
     page = page_of(alone)
     for ident, why in (
-        ("shares-chart", "one prompt cannot show which similarity is its own"),
-        ("shares-consensus", "one prompt cannot show which similarity is its own"),
-        ("components-chart", "one prompt cannot show which similarity is its own"),
+        ("shares-chart", "one text cannot show which similarity is its own"),
+        ("shares-consensus", "one text cannot show which similarity is its own"),
+        ("components-chart", "one text cannot show which similarity is its own"),
         ("attention-chart", "the attention weights between the tokens are not accessible"),
     ):
         part = figure_of(page, ident)
@@ -220,7 +220,7 @@ def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_two_prompts_have_shares_and_no_intervals(build: Callable[..., Diagnosis]) -> None:
     page = page_of(build(layers=4, prompts=2))
-    assert "Over 2 prompts, without intervals because 2 prompts are too few for a confidence interval." in page
+    assert "Over 2 texts, without intervals because 2 texts are too few for a confidence interval." in page
     assert {row[3] for row in saved(page, "shares-chart")[1:]} == {""}
     assert "90 % CI of" not in page
 
@@ -267,10 +267,10 @@ def test_two_notebook_pictures_share_no_name(diagnosis: Diagnosis, build: Callab
 
 def test_a_notebook_says_in_words_what_one_prompt_cannot_tell(alone: Diagnosis) -> None:
     shown = alone._repr_html_()
-    assert "one prompt cannot show which similarity is its own" in shown
+    assert "one text cannot show which similarity is its own" in shown
     assert "<svg" not in shown
     words = alone.plot().to_dict()["mark"]["text"]
-    assert "one prompt cannot show" in " ".join(words)
+    assert "one text cannot show" in " ".join(words)
 
 
 def test_the_plot_is_a_chart_of_the_shares(diagnosis: Diagnosis) -> None:

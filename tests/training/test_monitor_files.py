@@ -44,7 +44,7 @@ def test_every_variable_and_the_conventions_are_described(watched: Monitor) -> N
     table = watched.dataset
     assert all(variable.attrs["description"] for variable in table.data_vars.values())
     assert {"model", "every", "tokenization", "sinks", "intervals", "precision", "sites", "lengths"} <= set(table.attrs)
-    assert table.attrs["tokenization"] == "none: no prompt is a text"
+    assert table.attrs["tokenization"] == "none: no input is a text"
     assert (table.attrs["layers"], table.attrs["dim"], table.attrs["every"]) == (3, 24, 10)
 
 
@@ -147,7 +147,7 @@ def test_states_that_do_not_fit_into_the_memory_are_not_tried(monkeypatch: pytes
     monkeypatch.setattr("tokendynamics.numerics.resources.free_memory", lambda: 1000)
     monitor = Monitor(texts())
     monitor.step(gpt2())
-    assert monitor.status.startswith("not measured: texts: expected ")
+    assert monitor.status.startswith("not measured: this needs what fits into ")
     assert "use fewer or shorter texts" in monitor.status
 
 
@@ -161,5 +161,5 @@ def test_a_network_of_another_depth_is_told_and_not_mixed_in() -> None:
     monitor = Monitor(texts())
     monitor.measure(gpt2(), 1)
     monitor.measure(language_model(), 2)
-    assert monitor.status == "not measured: model: expected 2 layers, as before, got 3"
+    assert monitor.status == "not measured: this needs 2 layers, as before, not 3"
     assert monitor.dataset.sizes["layer"] == 3

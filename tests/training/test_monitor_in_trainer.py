@@ -134,9 +134,7 @@ def test_a_model_that_cannot_be_read_is_one_line_and_trains_on(
         computed.append(losses_of(run))
     assert computed[0] == computed[1]
     (line,) = (record.message for record in caplog.records if record.name == "tokendynamics")
-    assert line.startswith(
-        "step 0: not measured: _Unreadable: expected a transformers network, or an example of its input"
-    )
+    assert line.startswith("step 0: not measured: this needs a transformers network, or an example of its input, ")
     assert "pass inputs=" in line
     assert line.endswith("; training continues")
     assert monitor.status in line
@@ -166,7 +164,9 @@ def test_texts_are_read_with_the_trainer_s_tokenizer_or_one_s_own_and_not_withou
         monitor.step(gpt2())
     np.testing.assert_array_equal(direct.dataset.consensus_within, wanted.dataset.consensus_within)
     assert direct.dataset.text.values.tolist() == given
-    assert without.status.startswith("not measured: tokenizer: expected one that turns texts into token ids, got none")
+    assert without.status.startswith(
+        "not measured: this needs a tokenizer that turns texts into token ids, which is missing; pass tokenizer="
+    )
     monitor = Monitor(given)
     arguments = TrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, save_strategy="no")
     run = Trainer(gpt2(), arguments, train_dataset=Sequences(), callbacks=[monitor])

@@ -104,7 +104,7 @@ def test_texts_that_are_one_after_the_cut_are_told() -> None:
     same = texts(1, longest=CONTEXT)[0]
     monitor = Monitor([same + [5] * 20, same + [6] * 20])
     monitor.step(language_model())
-    assert monitor.status.startswith("not measured: texts: expected at least two different texts, got 2 that begin")
+    assert monitor.status.startswith("not measured: this needs at least two different texts, not 2 that begin")
 
 
 @pytest.mark.few(3)

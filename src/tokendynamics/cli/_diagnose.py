@@ -188,9 +188,9 @@ def _layer_table(diagnosis: Diagnosis) -> Table:
 
     averaged = mean_over_prompts(diagnosis.trace)
     last = averaged.sizes["layer"] - 1
-    prompts = diagnosis.trace.sizes["prompt"]
+    texts = plural(diagnosis.trace.sizes["prompt"], diagnosis.trace.attrs["prompt_noun"])
     columns = ("layer", "κ′", "cosine", "E", "rank", "norm", "massive", "state")
-    title = f"Mean over {plural(prompts, 'prompt')}, without massive tokens except in E"
+    title = f"Mean over {texts}, without massive tokens except in E"
     shown = table(*columns, left=("state",), title=title)
     for layer in sorted({round(float(place)) for place in np.linspace(0, last, min(last + 1, _MOST_ROWS))}):
         site = averaged.sel(layer=layer, site="feed_forward")

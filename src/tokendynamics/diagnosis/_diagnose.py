@@ -64,7 +64,7 @@ _OTHERWISE = {
     "Value map": "W_V alone depends on the parameterisation of the network; Σ_h W_V W_O and W do not",
     "Norm folding": "unfolded, sizes and spectra depend on the parameterisation of a network with such a norm",
     "Singular value maps": "a pseudo-inverse gives A signs to which no statement of the theory applies",
-    "Scaling": "eigenvalues would be √d_head times larger",
+    "Scaling": "eigenvalues would be √d_head times as large",
     "Near zero": "an absolute threshold counts more eigenvalues in a network with small weights; see also cond(V)",
     "Balance": "the two balances of ov differ where ov is far from symmetric",
     "Sinks": "with them, the raw effective rank is about 1 and E compares every token with the sink",
@@ -73,7 +73,7 @@ _OTHERWISE = {
     "Contributions of parts": "with sinks, their few pairs would blur the sums",
     "States": "built collapsing and healthy networks leave gaps at these numbers, within which every threshold gives "
     "the same states",
-    "Intervals": "drawing prompts with replacement pairs a prompt with itself and gives intervals that are too narrow",
+    "Intervals": "drawing {noun}s with replacement pairs one with itself and gives intervals that are too narrow",
     "Precision": f"half precision adds noise of about {power_of_ten(-3)} to each cosine",
     "Layers and parts": "a number for a part that does not exist or did not run would belong to another part",
     "Files": "read otherwise, the same files would give another network",
@@ -116,7 +116,8 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
     last = "final norm" in trace.attrs["sites"]
     hidden = "one state per layer would hide which part changed it" if parts else ""
     mixed = "reading the last state after the final norm would include the effect of the norm" if last else ""
-    otherwise = _OTHERWISE | {"Sites": ", and ".join(filter(None, (hidden, mixed)))}
+    otherwise = {name: text.format(noun=noun_in(trace)) for name, text in _OTHERWISE.items()}
+    otherwise["Sites"] = ", and ".join(filter(None, (hidden, mixed)))
     return tuple(Convention(name, choice, otherwise[name]) for name, choice in choices.items() if otherwise[name])
 
 
@@ -229,7 +230,7 @@ def _judged(
     for name in ("remedies", "joint"):
         if isinstance(parts[name], xr.Dataset):
             parts[name] = advised_in_view_of(parts[name], verdict)
-    verdict = verdict.advised(advice_finding(parts["levers"], verdict))
+    verdict = verdict.advised(advice_finding(parts["levers"], verdict, noun_in(parts["trace"])))
     conventions = conventions_of(weights, parts["trace"])
     return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **parts)
 

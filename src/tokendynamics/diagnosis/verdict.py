@@ -258,12 +258,12 @@ def _state_finding(trace: xr.Dataset, state: State, final: State | None) -> Find
     noun, share_own = noun_in(trace), own_share(site)
     # κ is undefined where what is not common is rounding.
     share_own = 0.0 if state == "one point" and np.isnan(float(site.consensus_within)) else share_own
-    beyond = f"almost nothing (within-{noun} similarity {fixed(kappa)})"
     similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
     after = f"Within-{noun} similarity after the last layer is {similarity}"
     cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
     one_way = share(common, site.shares_interval.sel(share="common"), CONFIDENCE)
     apart = kappa <= -SPREAD
+    beyond = f"{'less than at the embedding' if apart else 'almost nothing'}: within-{noun} similarity is {similarity}"
     more, beside = ("spread further", "below") if apart else ("stay spread", "close to")
     distinct = " but stay distinct" if share_own >= INDISTINCT or common < ANISOTROPIC else ""
     texts = {

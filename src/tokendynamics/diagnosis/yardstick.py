@@ -178,7 +178,7 @@ def yardstick_finding(
     if len(others) >= FEWEST and not isnan(value):
         ends = {row.name: float(getattr(row, measure)) for row in others}
         kind = "other " if len(others) < len(measured) else ""
-        texts.append(f"{subject} is {_beside(value, interval, list(ends.values()), kind)}")
+        texts.append(f"{subject} is {_beside(value, interval, list(ends.values()), kind, noun_in(traced))}")
         values |= {"measured": ends}
     untrained, ends_at = _compared(baseline, measure) if isinstance(baseline, xr.Dataset) else (nan, [nan, nan])
     if not isnan(untrained):
@@ -198,11 +198,11 @@ def _compared(measures: xr.Dataset, measure: str) -> tuple[float, list[float]]:
     return float(end[measure]), end[f"{measure}_interval"].values.tolist()
 
 
-def _beside(value: float, interval: Sequence[float], ends: Sequence[float], kind: str) -> str:
+def _beside(value: float, interval: Sequence[float], ends: Sequence[float], kind: str, noun: str) -> str:
     """Compare a measure with the range of measured networks."""
     low, high = min(ends), max(ends)
     networks = f"the {len(ends)} {kind}trained networks measured"
-    between = f"{fixed(low)} to {fixed(high)}, each on texts of its kind"
+    between = f"{fixed(low)} to {fixed(high)}, each on {noun}s of its kind"
     if round(low, 2) <= round(value, 2) <= round(high, 2):  # as printed: 0.01 is not lower than 0.01 to 0.25
         return f"within the range of {networks} ({between})."
     above = value > high

@@ -11,6 +11,7 @@ import xarray as xr
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing.words import part_named
 from tokendynamics.diagnosis.network import PART_NAMES
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.axes import Axis
 from tokendynamics.figures.curves import Curve, Curves, described, styled, table
 from tokendynamics.figures.figure import Figure, Section, Table, cells
@@ -103,7 +104,7 @@ def _changes(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | 
         f"What is the cost of halving the {PART_NAMES[part]}?",
         "Change of the loss, nats",
         f"Loss with the update of the {PART_NAMES[part]} of this layer times 0.5, less the loss of the unchanged "
-        "network; mean over texts of the mean over tokens.",
+        f"network; mean over {_noun(comparison)}s of the mean over tokens.",
         lines,
         "Layer" if alike else "Relative depth (1: last layer)",
         deepest=() if alike else deepest,
@@ -112,7 +113,7 @@ def _changes(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | 
 
 def _differences(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | None:
     """Return a curve for each model that has differences from the first, over the first's layers."""
-    layers = np.arange(1, int(comparison.descriptions[0]["layers"]) + 1)
+    layers, noun = np.arange(1, int(comparison.descriptions[0]["layers"]) + 1), _noun(comparison)
     changes = halved.sel(part=part, layer=layers)
     lines = [
         styled(
@@ -127,8 +128,8 @@ def _differences(comparison: Comparison, halved: xr.Dataset, part: str) -> Figur
         f"halved-difference-{part.replace('_', '-')}",
         f"In which layers does the cost of halving the {PART_NAMES[part]} differ?",
         "Difference of the changes, nats",
-        f"Change of the loss of each model less that of {comparison.models[0]}, paired over texts, by the layers of "
-        f"{comparison.models[0]}. Band: 90 % confidence interval of each separately, over at least three texts.",
+        f"Change of the loss of each model less that of {comparison.models[0]}, paired over {noun}s, by the layers of "
+        f"{comparison.models[0]}. Band: 90 % confidence interval of each separately, over at least three {noun}s.",
         lines,
         "Layer",
     )
@@ -182,6 +183,10 @@ def _head_map(
         title=f"{question} {name}, layers × heads",
         description=f"{name}: largest {number(largest)}. The table below holds every value.",
     )
+
+
+def _noun(comparison: Comparison) -> str:
+    return noun_in(comparison.traces[0])
 
 
 _LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last layer)"
@@ -242,23 +247,31 @@ def _axis(comparison: Comparison) -> tuple[str, tuple[int, ...]]:
 
 
 _CURVES = (
-    ("consensus_relative", None, "Within-text similarity κ′ (0: embedding)", "Do the tokens of a text draw together?"),
-    ("shares", "common", "Share common to all texts", "What do all texts share?"),
-    ("shares", "prompt", "Share within the text", "What do the tokens of one text share?"),
+    (
+        "consensus_relative",
+        None,
+        "Within-{noun} similarity κ′ (0: embedding)",
+        "Do the tokens of one {noun} draw together?",
+    ),
+    ("shares", "common", "Share common to all {noun}s", "What do all {noun}s share?"),
+    ("shares", "prompt", "Share within the {noun}", "What do the tokens of one {noun} share?"),
     ("shares", "own", "Share of the token alone", "What is left to a single token?"),
     ("line_excess", None, "Line excess", "Do the tokens end on a line or in few directions?"),
 )
 
 
 def _shares(comparison: Comparison) -> Section:
-    depth, deepest = _axis(comparison)
+    (depth, deepest), noun = _axis(comparison), _noun(comparison)
     figures = []
-    for variable, share, axis, question in _CURVES:
+    for variable, share, *words in _CURVES:
+        axis, question = (text.format(noun=noun) for text in words)
         lines = [
             _of_trace(place, name, trace, variable, share)
             for place, (name, trace) in enumerate(zip(comparison.models, comparison.traces, strict=True))
         ]
-        caption = "After the feed-forward part of each layer. Band: 90 % confidence interval over at least three texts."
+        caption = (
+            f"After the feed-forward part of each layer. Band: 90 % confidence interval over at least three {noun}s."
+        )
         ident = f"curve-{variable}-{share or 'all'}".replace("_", "-")
         figures.append(curves_figure(ident, question, axis, caption, lines, depth, deepest=deepest))
     return Section("shares", "What do their tokens share?", figures=tuple(figures))
@@ -283,7 +296,7 @@ def _parting(comparison: Comparison) -> Section:
             )
             for place, (name, trace) in enumerate(zip(comparison.models, comparison.traces, strict=True))
         ]  # fmt: skip
-        caption = "Median over tokens and texts of |update| / |state before it|."
+        caption = f"Median over tokens and {_noun(comparison)}s of |update| / |state before it|."
         ident, question = f"updates-{component.replace('_', '-')}", f"How large are the updates of the {noun}?"
         figures.append(curves_figure(ident, question, "Update ratio", caption, lines, depth, deepest=deepest, log=True))
     if comparison.gaps is not None:
@@ -301,7 +314,8 @@ def _gap(comparison: Comparison, gaps: xr.Dataset, component: str, noun: str) ->
     ]
     caption = (
         f"‖Δ_b − Δ_a‖ / ‖Δ_a‖ of the updates Δ by the {noun} of each layer on the same tokens, relative to "
-        f"{comparison.models[0]}; root mean square over texts. Layers that agree to the last bit are not drawn."
+        f"{comparison.models[0]}; root mean square over {_noun(comparison)}s. Layers that agree to the last bit are "
+        "not drawn."
     )
     ident, question = f"gaps-{component.replace('_', '-')}", f"How much do the updates of the {noun} differ?"
     return curves_figure(ident, question, "Relative difference", caption, lines, "Layer", log=True)
@@ -395,4 +409,6 @@ def _texts(comparison: Comparison) -> Section:
     for place, (name, text) in enumerate(zip(trace.prompt.values, trace.text.values, strict=True)):
         tokens = list(dict.fromkeys(number(float(model_counts[place])) for model_counts in counts))
         rows.append(cells([str(name), ", ".join(tokens), str(text)]))
-    return Section("texts", "Which texts were used?", tables=(Table("Texts", ("Name", "Tokens", "Text"), tuple(rows)),))
+    noun = _noun(comparison)
+    table = Table(f"{noun.capitalize()}s", ("Name", "Tokens", noun.capitalize()), tuple(rows))
+    return Section("texts", f"Which {noun}s were used?", tables=(table,))

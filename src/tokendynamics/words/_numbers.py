@@ -138,7 +138,7 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def factor(value: float | None) -> str:
-    """Write how many times larger one number is than another.
+    """Write how many times as large one number is as another.
 
     >>> factor(160.0), factor(2.94), factor(0.05)
     ('160×', '2.9×', '0.05×')

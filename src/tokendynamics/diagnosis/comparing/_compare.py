@@ -399,11 +399,11 @@ def sentences_of(
         # Behind a missing layer, layers of one relative depth are different ones.
         sentences.append(None if missing else updates_finding(pair, difference))
         if measured.halved is not None:
-            sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps))
+            sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps, noun_in(trace)))
         sentences += _weights_findings(pair, measured, place)
     repeated = [str(name) for name, first in zip(trace.prompt.values, trace.repeats.values, strict=True) if first >= 0]
     shared = together.tokens_shared, left_out, depths, repeated
-    sentences.append(tokens_finding(*shared, counts_shared=together.counts_shared))
+    sentences.append(tokens_finding(*shared, counts_shared=together.counts_shared, noun=noun_in(trace)))
     return tuple(finding for finding in sentences if finding is not None)
 
 
@@ -442,7 +442,7 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
         ),
         Convention(
             "Intervals",
-            f"{attrs['intervals']}; the same prompt is left out of both models",
+            f"{attrs['intervals']}; the same one is left out of both models",
             "unpaired intervals are wider",
         ),
         Convention(
@@ -474,7 +474,7 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
             ),
         ]
     if measured.halved is not None:
-        chosen.append(Convention(*halved_convention()))
+        chosen.append(Convention(*halved_convention(attrs["prompt_noun"])))
     if measured.heads is not None and measured.heads.table is not None:
-        chosen.append(Convention(*heads_convention()))
+        chosen.append(Convention(*heads_convention(attrs["prompt_noun"])))
     return tuple(chosen)

@@ -43,7 +43,7 @@ median deviations. Noise on all weights, quantisation and adapters on every laye
 bias, norm, head or matrix that affects the state gave at least 10."""
 
 SIZE_CHANGED = 2.0
-"""A part whose update is this many times larger or smaller than the other network's is named."""
+"""A part whose update is this many times as large as the other network's, or as small a part of it, is named."""
 
 Part = Literal["embedding", "attention", "feed-forward part", "block", "final norm"]
 

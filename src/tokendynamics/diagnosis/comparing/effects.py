@@ -179,7 +179,7 @@ def _difference(first: _Losses, other: _Losses, depth: int, counted: Bool[Tensor
     return filled | {"other_layer": np.array(_nearest(first, other) + [0] * (depth - layers))}
 
 
-def halved_finding(names: tuple[str, str], halved: HalvedParts, place: int, eps: float) -> Finding:
+def halved_finding(names: tuple[str, str], halved: HalvedParts, place: int, eps: float, noun: str = "text") -> Finding:
     """Name the part whose halving changes the two losses most differently, if significant and above rounding.
 
     Args:
@@ -187,6 +187,7 @@ def halved_finding(names: tuple[str, str], halved: HalvedParts, place: int, eps:
         halved: From `halved_parts`.
         place: Index of the other one.
         eps: Of the coarser of their dtypes.
+        noun: What a prompt is called.
     """
     pair = halved.table.isel(other=place)
     why = _why_not(names, halved, place)
@@ -202,7 +203,7 @@ def halved_finding(names: tuple[str, str], halved: HalvedParts, place: int, eps:
     low, high = (pair.difference_surely.sel(bound=bound).values for bound in ("low", "high"))
     significant = ((low > 0) | (high < 0)) & (np.abs(gaps) > least)
     if not significant.any():
-        return _not_significant(names, pair, bool(np.isnan(low).all()))
+        return _not_significant(names, pair, noun if bool(np.isnan(low).all()) else "")
     size = np.where(np.isnan(gaps), -1.0, np.abs(gaps))
     at = np.unravel_index(np.argmax(np.where(significant, size, -1.0)), gaps.shape)
     among = "" if size[at] == size.max() else ", among significant differences,"
@@ -228,14 +229,15 @@ def _why_not(names: tuple[str, str], halved: HalvedParts, place: int) -> str:
     return "; ".join(unknown) or halved.unpaired[place]
 
 
-def _not_significant(names: tuple[str, str], pair: xr.Dataset, without: bool) -> Finding:
+def _not_significant(names: tuple[str, str], pair: xr.Dataset, too_few: str) -> Finding:
+    """Say that no part stands out, or that there are too few prompts, by their noun, to say so."""
     gaps = pair.difference.values
     at = np.unravel_index(np.nanargmax(np.abs(gaps)), gaps.shape)
     gap = f"{signed(gaps[at], 2)} nats, for {_part(pair, at)}"
-    if without:
+    if too_few:
         text = (
             f"Whether halving one part changes the loss of {names[1]} and {names[0]} differently is unknown: there are "
-            f"too few texts for a confidence interval. The largest difference is {gap}."
+            f"too few {too_few}s for a confidence interval. The largest difference is {gap}."
         )
     else:
         text = (
@@ -261,12 +263,12 @@ def _values(pair: xr.Dataset, at: Any) -> dict[str, Any]:
     return {"layer": layer, "part": part, "difference": float(pair.difference.values[at])}
 
 
-def halved_convention() -> tuple[str, str, str]:
+def halved_convention(noun: str) -> tuple[str, str, str]:
     """Return name, choice and alternative of the convention."""
     return (
         "Halved parts",
         "the update of one part times 0.5, before the norm in post-norm blocks, one part at a time; change of the mean "
-        f"cross-entropy of the next token; {percent(CONFIDENCE)} intervals over texts, in the sentence simultaneous "
+        f"cross-entropy of the next token; {percent(CONFIDENCE)} intervals over {noun}s, in the sentence simultaneous "
         "for all parts",
         "at 0, parts that stabilise others stand out more; separate intervals miss one part in ten",
     )
@@ -385,11 +387,11 @@ def _effect(change: float) -> str:
     return signed(change, 2) if abs(change) >= _ROUNDED and not round(change, 3) else fixed(change, 3, sign=True)
 
 
-def heads_convention() -> tuple[str, str, str]:
+def heads_convention(noun: str) -> tuple[str, str, str]:
     """Return name, choice and alternative of the convention."""
     return (
         "Effects of heads",
-        "derivative of κ after the last layer by a gate on the output of each head, on all texts, in models whose κ′ "
-        "differs significantly",
+        f"derivative of κ after the last layer by a gate on the output of each head, on all {noun}s, in models whose "
+        "κ′ differs significantly",
         "the effect of removing a head may differ from its derivative",
     )

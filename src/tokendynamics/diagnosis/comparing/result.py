@@ -12,6 +12,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis.comparing._first_difference import Difference, Kind, Part, Parting
 from tokendynamics.diagnosis.network import checked_model
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.diagnosis.tracing.variables import AXES, LABELS
 from tokendynamics.diagnosis.verdict import FigureName, Verdict, verdict_as_plain, verdict_of
 from tokendynamics.numerics import ArgumentValueError
@@ -121,7 +122,7 @@ class Comparison(StoredResult):
     @property
     def headline(self) -> str:
         """Which models, and on how many prompts."""
-        others, prompts = listing(self.models[1:]), plural(self.traces[0].sizes["prompt"], "prompt")
+        others, prompts = listing(self.models[1:]), plural(self.traces[0].sizes["prompt"], noun_in(self.traces[0]))
         return f"{others} compared with {self.models[0]}, on {prompts}"
 
     @property

@@ -273,7 +273,7 @@ def _end(size: float) -> str:
 
 
 def _times(size: float) -> str:
-    return f"{factor(size)} {'larger' if size >= SIZE_CHANGED else 'as large'}"
+    return f"{factor(size)} as large"
 
 
 def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding | None:
@@ -320,6 +320,7 @@ def tokens_finding(
     repeated: Sequence[str] = (),
     *,
     counts_shared: bool = True,
+    noun: str = "text",
 ) -> Finding:
     """Say which tokens and which layers are compared.
 
@@ -329,6 +330,7 @@ def tokens_finding(
         depths: Of all networks.
         repeated: Texts that repeat others.
         counts_shared: Whether all have as many states for the same tokens.
+        noun: What a prompt is called.
     """
     if tokens_shared and not counts_shared:
         text = (
@@ -342,13 +344,13 @@ def tokens_finding(
         text = f"All models read the same tokens; {massive if left_out else 'no token is massive'}."
     else:
         text = (
-            "The models split the texts into different tokens, so they are not compared token by token. Shares, states "
-            "and update ratios are compared, each without the massive tokens of its own model."
+            f"The models split the {noun}s into different tokens, so they are not compared token by token. Shares, "
+            "states and update ratios are compared, each without the massive tokens of its own model."
         )
     if len(set(depths)) > 1:
         text += f" Depths differ ({listing(list(map(str, depths)))} layers); layers are compared by relative depth."
     if repeated:
-        repeat = "repeats another text and does" if len(repeated) == 1 else "repeat other texts and do"
+        repeat = f"repeats another {noun} and does" if len(repeated) == 1 else f"repeat other {noun}s and do"
         text += f" {listing([f'“{name}”' for name in repeated], most=MOST_NAMED)} {repeat} not count."
     return Finding(text, "norms", {"tokens_shared": tokens_shared, "left_out": left_out, "depths": list(depths)})
 

@@ -16,7 +16,7 @@ import xarray as xr
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from tokendynamics.diagnosis.tracing.prompts import in_words, named_prompts
+from tokendynamics.diagnosis.tracing.prompts import in_words, named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import (
     as_choice,
@@ -342,6 +342,7 @@ def _run(
         run = _driven(stack, run, asked, target, report)
         attrs |= {"scale": f"as they are: {stack.not_scaled}" if stack.not_scaled else "divided out, in log_norm"}
         attrs |= {"drawn_whole": ", ".join(stack.drawn_whole) or "none"} if how.weights == "law" else {}
+    attrs["prompt_noun"] = noun_of(prompts)
     last = asked.count + 1  # a file may hold more
     return _as_dataset(replace(run, rows=run.rows[:last], over=run.over[:last]), prompts, attrs, asked)
 

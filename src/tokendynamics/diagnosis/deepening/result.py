@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED, THERE_ARE_NONE
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.numerics.decline import DeclineEstimate
 from tokendynamics.results.result import Readable
 from tokendynamics.words import Convention, count, digits_apart, fixed, is_share, listing, number, percent, plural
@@ -99,7 +100,7 @@ def sentences_of(table: xr.Dataset, refused: Mapping[str, str], undecoded: str) 
         undecoded: Why there is no decoded text.
     """
     attrs, prompts = table.attrs, table.sizes["prompt"]
-    over = "" if prompts == 1 else f" (median over {prompts} prompts)"
+    over = "" if prompts == 1 else f" (median over {prompts} {noun_in(table)}s)"
     times = "once" if attrs["asked_for"] == 1 else f"{attrs['asked_for']:,} times"
     setup = (
         f"The blocks ran {times} on their own output, with {_WEIGHTS[attrs['weights']]}, "
@@ -163,11 +164,11 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
 
 def _in_how_many(row: xr.Dataset, last: int) -> str:
     """Say in how many prompts E itself is below the bound at the end, which a median does not show."""
-    prompts = row.sizes["prompt"]
+    prompts, noun = row.sizes["prompt"], noun_in(row)
     if prompts == 1:
         return ""
     below = int((row.consensus.isel({"pass": last}) < COLLAPSED).sum())
-    prompts_below = f"all {prompts} prompts" if below == prompts else f"{below} of {prompts} prompts"
+    prompts_below = f"all {prompts} {noun}s" if below == prompts else f"{below} of {prompts} {noun}s"
     return f" After the last pass ({count(last)}), E is below {COLLAPSED:g} in {prompts_below}."
 
 
@@ -223,7 +224,7 @@ def _of_kappa(row: xr.Dataset) -> str:
     )
     if not is_share([common[0], common[last]]):  # an estimate outside 0 … 1 is no share
         return f"{course}."
-    return f"{course} and the share common to all prompts from {fixed(common[0])} to {fixed(common[last])}."
+    return f"{course} and the share common to all {noun_in(row)}s from {fixed(common[0])} to {fixed(common[last])}."
 
 
 def _of_the_end(row: xr.Dataset) -> str:
@@ -233,8 +234,8 @@ def _of_the_end(row: xr.Dataset) -> str:
     if not lost:
         return ""
     return (
-        f"States become non-finite in {len(lost)} of {plural(total, 'prompt')}, first after pass {count(min(lost))}; "
-        "medians end there."
+        f"States become non-finite in {len(lost)} of {plural(total, noun_in(row))}, first after pass "
+        f"{count(min(lost))}; medians end there."
     )
 
 
@@ -278,7 +279,7 @@ def conventions_of(table: xr.Dataset) -> tuple[Convention, ...]:
     Args:
         table: See `Deeper.table`.
     """
-    attrs: Mapping[Any, Any] = table.attrs
+    attrs, noun = table.attrs, noun_in(table)
     drawn = "" if attrs["weights"] == "fixed" else f" (seed {attrs['seed']})"
     conventions = [
         Convention("weights", _WEIGHTS[attrs["weights"]] + drawn, "own and drawn weights collapse at different rates"),
@@ -288,8 +289,8 @@ def conventions_of(table: xr.Dataset) -> tuple[Convention, ...]:
         ),
         Convention(
             "half-life",
-            f"of the median of E over prompts, {attrs['half_life']}",
-            "a fit from the first pass on would mix two regimes; the data hold the fit of each prompt",
+            f"of the median of E over {noun}s, {attrs['half_life']}",
+            f"a fit from the first pass on would mix two regimes; the data hold the fit of each {noun}",
         ),
         Convention("tokens that count", attrs["tokens"], "a verdict excludes massive tokens"),
         Convention("precision", attrs["precision"], "in half precision the decline ends earlier"),
@@ -298,7 +299,7 @@ def conventions_of(table: xr.Dataset) -> tuple[Convention, ...]:
         conventions.append(
             Convention(
                 "decoded text",
-                f"the most likely next token at every position of the first prompt; repetitive if fewer than "
+                f"the most likely next token at every position of the first {noun}; repetitive if fewer than "
                 f"{percent(REPETITIVE)} of the tokens are different",
                 "generated token by token, a text becomes repetitive earlier; another share moves the threshold",
             )

@@ -65,7 +65,7 @@ def head_effects(
     """Measure what each attention head adds to the consensus of the tokens, and to the loss (`mathematics` 11, Heads).
 
     A gate a = 1 multiplies the output of each head, which is what the output projection reads of it. The derivatives
-    of consensus κ and of the loss by all gates come from one forward and two backward passes of every second text. The
+    of consensus κ and of the loss by all gates come from one forward and two backward passes of half of the texts. The
     heads of the largest |∂κ/∂a| are then removed one at a time (a = 0), on the other texts. Where one layer makes at
     least half of κ and the derivatives do not show it, all heads of that layer are removed as well. κ is read after the
     last layer (the attribute ``where``), or where the tokens of each text are in consensus on the way and not there,

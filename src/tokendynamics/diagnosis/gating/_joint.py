@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.gating._levers import ALPHAS, MUCH, halves_of
-from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, NONE_TRIED, Halves
+from tokendynamics.diagnosis.gating._levers import ALPHAS, HOW_SPLIT, MUCH, halves_of
+from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, NONE_TRIED, Halves, needless
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Reading, Trials, columns_of
 from tokendynamics.diagnosis.network import part_of_layer
@@ -93,7 +93,7 @@ def joint_levers(
 ) -> JointLevers:
     """Find parts and heads that together lower consensus of the tokens within a budget of loss (`mathematics` 11).
 
-    On every second text, derivatives by the gates on all parts and heads propose candidates, and a greedy search adds
+    On half of the texts, derivatives by the gates on all parts and heads propose candidates, and a greedy search adds
     the change that lowers κ most by measurement: heads removed, parts at α = 0.5 or removed. Its sets, one of each
     size, are then measured on the other texts. A set is part of the answer if its interval excludes the set before it.
 
@@ -154,8 +154,8 @@ class _Search:
     def __init__(self, trials: Trials, costs: Costs) -> None:
         self._trials, self.costs = trials, costs
         self.singles = self.sets = 0
-        self.relative = trials.relative_kappa.value
-        self.much, self.little = self.relative >= MUCH, self.relative < LITTLE
+        self.relative = trials.relative_kappa
+        self.much, self.little = self.relative.value >= MUCH, self.relative.value < LITTLE
 
     def greedy(self, candidates: Sequence[tuple[int, int]], most: int, report: Progress) -> list[Values]:
         """Return the best set of each size, each with one change more than the one before."""
@@ -275,10 +275,11 @@ def _words(
     plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE, at_most=1.0)
     unit = search.costs.unit
     if search.little:
-        relative = fixed(search.relative, digits_apart(search.relative, LITTLE))
-        needless = f"No change is needed to avoid consensus, as κ′ is {relative} on the {halves.noun}s that choose"
+        relative = fixed(search.relative.value, digits_apart(search.relative.value, LITTLE))
+        none = needless(search.relative).removesuffix(". ")
+        none = f"{none}, as κ′ is {relative} on the {halves.noun}s that choose"
         measured = f"{similarity[0].upper()}{similarity[1:]} is {plain} on {len(halves.measuring)} others"
-        return f"{needless}, below {LITTLE:g}. {measured}. {NONE_TRIED}"
+        return f"{none}, below {LITTLE:g}. {measured}. {NONE_TRIED}"
     tried = _tried(search, halves, steps)
     within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
     if not steps:
@@ -386,8 +387,7 @@ def _conventions(search: _Search, halves: Halves) -> tuple[Convention, ...]:
         ),
         Convention(
             nouns,
-            f"every second one chooses the sets ({len(halves.finding)}), the others measure them "
-            f"({len(halves.measuring)})",
+            f"{HOW_SPLIT} chooses the sets ({len(halves.finding)}), the others measure them ({len(halves.measuring)})",
             f"sets measured on the {nouns} that chose them look too good",
         ),
         Convention(

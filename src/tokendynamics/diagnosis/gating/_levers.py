@@ -37,7 +37,7 @@ from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked, tracked_if_many
-from tokendynamics.words import Convention, percent, plural
+from tokendynamics.words import Convention, indefinite, percent, plural
 
 ALPHAS = (0.5, 0.0)
 """Gates that are tried: at 0.5 a part still acts, at 0 its whole effect shows. First order predicts neither."""
@@ -55,6 +55,14 @@ CANDIDATES = 5
 
 AT_LEAST = 5
 """Number of texts: κ needs two to find candidates, and three others to verify them with an interval."""
+
+HOW_SPLIT = "of every two neighbours one, the first or the second in a fixed irregular order,"
+"""Which texts find candidates, as the subject of a sentence."""
+
+_FINDING = (0, 1, 1, 1, 0, 0, 1, 0)
+"""Which one of two neighbours finds candidates, pair after pair and over again. Of 5 to 48 texts both halves have some
+of every kind, where two, three or four kinds take turns or come in blocks; one of four kinds of 11 texts is an
+exception. Of twelve texts of two or three kinds both halves have equally many of each."""
 
 
 @typed_arguments
@@ -74,7 +82,7 @@ def levers(
     """Find the part of a network that causes consensus of its tokens, if there is one, and the cost of turning it down.
 
     A gate α = 1 multiplies the update of each part of each layer, y = x + α c(x) (`mathematics` 10). The derivatives of
-    consensus κ and of the loss by all gates, on every second text, propose candidates: those that lower κ most when
+    consensus κ and of the loss by all gates, on half of the texts, propose candidates: those that lower κ most when
     turned down. The derivatives do not predict larger changes, so each candidate is run at α = 0.5 and 0 on the other
     texts, and only these measurements are reported, with intervals over texts.
 
@@ -177,7 +185,7 @@ def halves_of(
     packed: bool,
     progress: bool | Progress = False,
 ) -> tuple[Mapping[str, Any], Halves, list[Pack], list[Pack]]:
-    """Check the arguments, and split the prompts: every second one finds candidates, the others measure them.
+    """Check the arguments, and split the prompts: those of one half find candidates, the others measure them.
 
     Args:
         ckpt: The network.
@@ -202,33 +210,49 @@ def halves_of(
     masked = [prompt.inputs for prompt in given.values() if by_ids or len(prompt.inputs) > 1]
     for states in ckpt.states_in_packs(masked, hidden=True) if masked and ckpt.architecture.vocabulary is None else ():
         check_states(ckpt, states)  # gates do not show which tokens a mask of any name hides
-    halves = Halves(
-        list(given)[1::2], list(given)[0::2], noun_of(prompts), [name for name in prompts if name not in given]
+    finding, measuring = ([list(given)[place] for place in half] for half in split_in_halves(len(given)))
+    halves = Halves(finding, measuring, noun_of(prompts), [name for name in prompts if name not in given])
+    find, measure = (
+        ckpt.packs([given[name].inputs for name in names], packed=packed) for names in (finding, measuring)
     )
-    names_of_halves = (halves.finding, halves.measuring)
-    find, measure = (ckpt.packs([given[name].inputs for name in names], packed=packed) for names in names_of_halves)
     return prompts, halves, find, measure
+
+
+def split_in_halves(count: int) -> tuple[list[int], list[int]]:
+    """Return the places of the texts that find candidates, and of those that measure them; the count alone decides.
+
+    Of two neighbours each half has one, so that kinds of texts in blocks are in both halves. Which one it is changes
+    from pair to pair, so that kinds that take turns, as two languages may, are in both halves as well.
+
+    Args:
+        count: Number of texts; of an odd number the last one measures.
+
+    >>> split_in_halves(5), split_in_halves(7)
+    (([0, 3], [1, 2, 4]), ([0, 3, 5], [1, 2, 4, 6]))
+    """
+    finding = [2 * pair + _FINDING[pair % len(_FINDING)] for pair in range(count // 2)]
+    return finding, sorted(set(range(count)) - set(finding))
 
 
 def _different_prompts(
     ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool, report: Progress
 ) -> dict[str, Prepared]:
     """Return prompts of two tokens or more as arguments of a forward pass; refuse too few, and equal ones."""
-    wanted = "(half of them propose candidates, the others verify them)"
+    noun, wanted = noun_of(prompts), "(half of them propose candidates, the others verify them)"
     if len(prompts) < AT_LEAST:
-        raise ArgumentValueError("texts", f"at least {AT_LEAST} prompts {wanted}", len(prompts))
+        raise ArgumentValueError("texts", f"at least {AT_LEAST} {noun}s {wanted}", len(prompts))
     named = tracked_if_many(prompts.items(), report, "reading the prompts")
     all_given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named}
     # One token shares nothing with others of its prompt, and predicts none.
     given = {name: prompt for name, prompt in all_given.items() if prompt.tokens is None or len(prompt.tokens) >= 2}
     if len(given) < AT_LEAST:
-        came = f"{len(given)} besides {plural(len(all_given) - len(given), 'prompt')} of one token"
-        raise ArgumentValueError("texts", f"at least {AT_LEAST} prompts of two tokens or more {wanted}", came)
+        came = f"{len(given)} besides {plural(len(all_given) - len(given), noun)} of one token"
+        raise ArgumentValueError("texts", f"at least {AT_LEAST} {noun}s of two tokens or more {wanted}", came)
     first_of: dict[tuple[object, ...], str] = {}
     for name, prompt in given.items():
         if (other := first_of.setdefault(prompt.content, name)) != name:
-            wanted = f"a prompt different from {other}"
-            advice = "candidates must be verified on prompts that did not propose them"
+            wanted = f"{indefinite(noun)} different from {other}"
+            advice = f"candidates must be verified on {noun}s that did not propose them"
             raise ArgumentValueError(name, wanted, "the same one", advice)
     return given
 
@@ -304,7 +328,7 @@ def _conventions(first: Sensitivities, halves: Halves, costs: Costs) -> tuple[Co
         ),
         Convention(
             nouns,
-            f"every second one proposes candidates ({len(halves.finding)}), the others measure them "
+            f"{HOW_SPLIT} proposes candidates ({len(halves.finding)}), the others measure them "
             f"({len(halves.measuring)})"
             + (f"; {len(halves.left_out)} of one token left out" if halves.left_out else ""),
             f"κ depends on the {nouns}; candidates measured on the {nouns} that proposed them look too good",

@@ -239,9 +239,9 @@ def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, c
     lowering = [trial for trial in measured if trial.kappa.high < 0]
     if not relative.value >= LITTLE:
         small = estimate(relative.value, (relative.low, relative.high), CONFIDENCE)
+        share = "share little" if not relative.high >= LITTLE else f"are not shown to share more than {LITTLE:g}"
         words = (
-            f"No remedy is recommended because tokens of one {halves.noun} share little beyond the embedding: κ′ is "
-            f"{small}."
+            f"No remedy is recommended because tokens of one {halves.noun} {share} beyond the embedding: κ′ is {small}."
         )
     elif not measured:
         words = "No remedy can be made in this network."
@@ -269,8 +269,10 @@ def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, c
     return words
 
 
-_LITTLE_SHARED = ("No remedy is recommended because tokens of one", "No change is needed to avoid consensus")
-"""How a summary begins where κ is too low to lower it; the second of sets."""
+_LITTLE_SHARED = (
+    "No remedy is recommended because tokens of one", "No change is needed to", "No change is shown to be needed to",
+)  # fmt: skip
+"""How a summary begins where κ is too low to lower it; the others of sets."""
 
 
 def advised_in_view_of(table: xr.Dataset, verdict: Verdict) -> xr.Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -14,7 +15,7 @@ from tokendynamics.diagnosis.gating._what_if import MODELS
 from tokendynamics.diagnosis.gating.sensitivities import lasting
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Trial
 from tokendynamics.diagnosis.network import part_of_layer
-from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, COLLAPSES, State
+from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, COLLAPSES, CONSENSUS, State
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.results.result import Readable, Refused
@@ -60,10 +61,15 @@ _NO_SETS = " Combinations of parts were not tried."
 
 _NOTHING_NEEDED = "No change is needed to avoid consensus. "
 
+_NOT_SHOWN = "No change is shown to be needed to avoid consensus. "
+"""The same where the interval of κ′ reaches consensus."""
+
 _UNDETERMINED = "Nothing is recommended because whether the tokens collapse is undetermined."
 
-_NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
-"""The same in results stored by earlier versions."""
+_NEEDLESS = re.compile(
+    r"^(?:No change is (?:shown to be )?needed to avoid consensus\. ?|Nothing needs doing about consensus: ?)"
+)
+"""How an answer that names no change begins; the last of results stored by earlier versions."""
 
 _NO_PART = "No single part was found whose removal halves the similarity"
 """As `SHARE` of `_levers` asks; a part that removes less of it helps all the same."""
@@ -213,6 +219,26 @@ def contributing_layers(consensus: Float64[np.ndarray, " depth"], where: int) ->
     return tuple((np.flatnonzero(falls >= EVEN_SHARE * falls.sum() / where) + 1).tolist())
 
 
+def needless(relative: EffectEstimate) -> str:
+    """Return the sentence, with a space behind it, that no change is needed, as far as the interval of κ′ shows it."""
+    return _NOT_SHOWN if relative.high >= CONSENSUS else _NOTHING_NEEDED
+
+
+def little_beyond(relative: EffectEstimate, noun: str) -> str:
+    """Return what a κ′ below `LITTLE` and its interval say, as the end of a sentence that gives both.
+
+    Args:
+        relative: κ′.
+        noun: What a prompt is.
+
+    >>> little_beyond(EffectEstimate(-0.2, -0.7, 0.3), "text")
+    'but the interval also allows values above 0.06'
+    """
+    if relative.high >= LITTLE:
+        return f"but the interval also allows values above {LITTLE:g}"
+    return f"so tokens of one {noun} share little beyond that"
+
+
 def qualified(answer: Answer, best: Trial | None, layers: Sequence[int], where: int) -> Answer:
     """Return the answer qualified by an unknown cost, or by layers that do not contribute.
 
@@ -260,10 +286,11 @@ class LeverWords:
             words = f"{self._contributors(answer)} {similarity}. {self._strongest(best)}{self._what_else(answer)}"
         elif self.relative.value < LITTLE:
             relative = f"relative to the embedding κ′ is {_plain(self.relative)}"
-            beyond = f"so tokens of one {self.halves.noun} share little beyond that"
-            words = f"{_NOTHING_NEEDED}{similarity}; {relative}, {beyond}."
+            words = (
+                f"{needless(self.relative)}{similarity}; {relative}, {little_beyond(self.relative, self.halves.noun)}."
+            )
         else:
-            words = f"{_NOTHING_NEEDED}{similarity}. {self._strongest(best)}"
+            words = f"{needless(self.relative)}{similarity}. {self._strongest(best)}"
         return f"{words} {self._measured_on()}"
 
     def advice(self, answer: Answer, best: Trial | None) -> str:
@@ -272,17 +299,18 @@ class LeverWords:
             return self._advice_on(best)
         if answer in (ALL_LAYERS, SOME_LAYERS):
             return f"{self._contributors(answer)}{self._still(best)}{self._what_else(answer)}"
+        none = needless(self.relative)
         if self.relative.value < LITTLE or not self.tried:
-            return _NOTHING_NEEDED.strip()
+            return none.strip()
         if best is None:
-            return f"{_NOTHING_NEEDED}{self._too_dear()}"
+            return f"{none}{self._too_dear()}"
         unknown = np.isnan(best.loss_change.value)
         change = "change" if unknown else "affordable change"
         strongest = f"Of {self._of_parts}, the most effective {change}{self._among(best)}, {_scaled(best)},"
         if not best.lowers:
-            return f"{_NOTHING_NEEDED}{strongest} does not lower similarity significantly."
+            return f"{none}{strongest} does not lower similarity significantly."
         cost = "an unknown cost" if unknown else f"{best.loss_change.as_change.partition(' (')[0]}{self.costs.of_loss}"
-        return f"{_NOTHING_NEEDED}{strongest} lowers similarity by {self._fall(best)} at {cost}."
+        return f"{none}{strongest} lowers similarity by {self._fall(best)} at {cost}."
 
     def _advice_on(self, best: Trial) -> str:
         how = "Without it" if best.alpha == 0 else f"With it scaled by {best.alpha:g}"
@@ -423,8 +451,9 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
         text, advice = (words.replace(_NO_SETS, "") for words in (levers.text, levers.advice))
         levers = replace(levers, text=text, advice=advice)
     if verdict.state == "undetermined":
-        rest = levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
-        text = f"{_UNDETERMINED} {rest}" if levers.answer == NOTHING else _UNDETERMINED
+        text = (
+            f"{_UNDETERMINED} {_NEEDLESS.sub('', levers.text, count=1)}" if levers.answer == NOTHING else _UNDETERMINED
+        )
         answer: Answer = "not tried for this state"
         return replace(levers, answer=answer, text=text, advice=_UNDETERMINED, best=None, effect=None)
     earlier = _effect_on_consensus_before(levers, verdict)
@@ -437,9 +466,9 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
     why = f"κ does not measure {UNMEASURED[state]}" if state in UNMEASURED else f"κ was read after layer {levers.where}"
     untried = f"No lever was tried for the {_AS_NOUNS.get(state, state)} after {where}"
     of_state = f"Similarity does not measure {UNMEASURED[state]}." if state in UNMEASURED else ""
-    rest = of_state or levers.advice.removeprefix(_NOTHING_NEEDED.strip()).strip()
+    rest = of_state or _NEEDLESS.sub("", levers.advice, count=1)
     advice = " ".join(filter(None, (f"{untried}.", rest)))
-    text = levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
+    text = _NEEDLESS.sub("", levers.text, count=1)
     return replace(levers, answer="not tried for this state", text=f"{untried} because {why}. {text}", advice=advice)
 
 
@@ -500,24 +529,25 @@ def nothing_tried(reason: str) -> str:
     return f"Nothing was tried: {reason}."
 
 
-def advice_finding(levers: Levers | Refused, verdict: Verdict) -> Finding:
+def advice_finding(levers: Levers | Refused, verdict: Verdict, noun: str = "text") -> Finding:
     """Return what to do, without symbols; or why nothing was tried.
 
     Args:
         levers: As `in_view_of` returns them.
         verdict: Of the same network.
+        noun: What a prompt is.
     """
     if isinstance(levers, Refused):
         return Finding(nothing_tried(levers.reason), "levers", {})
     other = unmeasured_by_kappa(verdict) if levers.answer != "not tried for this state" else ""
     unmeasured = f" Similarity does not measure {other}, so nothing was tried for it." if other else ""
-    measured = _measured_on_others(levers, verdict)
+    measured = _measured_on_others(levers, verdict, noun)
     return Finding(
         f"{levers.advice}{measured}{unmeasured}", "levers", {"answer": levers.answer, "changes": levers.changes}
     )
 
 
-def _measured_on_others(levers: Levers, verdict: Verdict) -> str:
+def _measured_on_others(levers: Levers, verdict: Verdict, noun: str) -> str:
     """Say that the prompts on which levers were measured are unlike all of them, where the numbers show it."""
     whole = next((what.values.get("consensus_within", np.nan) for what in verdict.sentences[:1]), np.nan)
     if levers.best is None or levers.where != len(verdict.layers) or not abs(levers.kappa - whole) >= _UNLIKE:
@@ -525,7 +555,7 @@ def _measured_on_others(levers: Levers, verdict: Verdict) -> str:
     measured, proposing = (levers.table.sizes[name] for name in ("measuring", "finding"))
     more = "more" if levers.kappa > whole else "less"
     return (
-        f" This was measured on {measured} of {measured + proposing} prompts, within which tokens are {more} alike "
+        f" This was measured on {measured} of {measured + proposing} {noun}s, within which tokens are {more} alike "
         "than within the others."
     )
 

@@ -18,7 +18,7 @@ from tokendynamics.diagnosis.tracing._together import Together, nearest_layers, 
 from tokendynamics.diagnosis.tracing.layer_states import layer_states
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, Estimates, mean_with_interval
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import named_prompts
+from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
 from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, SITES
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_tensor
@@ -43,7 +43,7 @@ MODELS = ("as it is", "changed")
 
 _REMOVED = "removed"
 
-_INTERVALS = f"{percent(CONFIDENCE)}, jackknife-t over prompts, the same prompt left out of both"
+_INTERVALS = f"{percent(CONFIDENCE)}, jackknife-t over {{noun}}s, the same one left out of both"
 
 
 def side_by_side(traces: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
@@ -192,7 +192,7 @@ def what_if(
     ckpts = [ckpt, ckpt.under(variant.after(ckpt.variant))]
     with reporting(progress) as report:
         together = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report, losses_of)
-    attrs = {"model": ckpt.name, "changes": variant.words, "intervals": _INTERVALS}
+    attrs = {"model": ckpt.name, "changes": variant.words, "intervals": _INTERVALS.format(noun=noun_of(prompts))}
     attrs["no_loss"] = why_without_loss(ckpt) if together.losses[0] is None else ""
     attrs["sinks"] = together.traces[0].attrs["sinks"]
     return _as_dataset(together).assign_attrs(attrs)

@@ -217,7 +217,7 @@ def reading_layer(consensus: Float64[Tensor, " depth"]) -> int:
         return len(consensus) - 1
     relative = relative_kappa(consensus, consensus[:1].expand_as(consensus))[1:]
     if bool(relative.isnan().all()):
-        wanted = "prompts whose tokens point in more than one direction"
+        wanted = "tokens that point in more than one direction"
         raise ArgumentValueError("texts", wanted, "one direction of all tokens at every layer, or no κ")
     return 1 + int(torch.where(relative.isnan(), -torch.inf, relative).argmax())
 

@@ -152,7 +152,7 @@ class Trials:
         self.plain = self.reading({})
         self._count = len(self.plain.losses)
         if math.isnan(self.kappa.value):
-            wanted = f"prompts whose tokens point in more than one direction after layer {where}"
+            wanted = f"tokens that point in more than one direction after layer {where}"
             raise ArgumentValueError("texts", wanted, "one direction of all tokens")
 
     def of_gates(self, gated: Gates) -> Trials:

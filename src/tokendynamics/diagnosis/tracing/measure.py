@@ -262,7 +262,7 @@ def conventions_of_trace(
     else:
         handling = f"positions {list(sinks)} left out at every layer"
     any_text, noun = any(isinstance(item, str | Prepared) for item in prompts.values()), noun_of(prompts)
-    untokenized = "none: every prompt is an image" if noun == "image" else "none: no prompt is a text"
+    untokenized = "none: every prompt is an image" if noun == "image" else "none: no input is a text"
     return {
         "model": ckpt.name,
         "layout": json.dumps(ckpt.layout.plain()),
@@ -274,7 +274,7 @@ def conventions_of_trace(
         "effective_rank": "exp of the entropy of the squared singular values",
         "sites": _sites_in_words(ckpt.architecture, ckpt.layout),
         "component_change": "mean pair cosine over the tokens that are a sink at no layer",
-        "intervals": f"{percent(CONFIDENCE)}, jackknife-t over prompts",
+        "intervals": f"{percent(CONFIDENCE)}, jackknife-t over {noun}s",
         "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
         **(prompts.conventions(ckpt.tokenizer) if isinstance(prompts, NamedPrompts) else {}),
         **notes_of(ckpt),

@@ -36,7 +36,7 @@ MANY_UNKNOWN = 0.1
 """Share of unknown tokens above which a finding warns that they make the texts look alike."""
 
 _WORDS: dict[Repetition, str] = {
-    "same": "are the same text and count as one observation",
+    "same": "are the same and count as one observation",
     "contained": "are nearly one observation because the second contains the first",
     "beginning": "are nearly one observation because more than half of the shorter one is the beginning of both",
 }
@@ -180,22 +180,22 @@ def _are_arguments(texts: Mapping[Any, Any], ckpt: Checkpoint | None) -> bool:
 
 
 def noun_of(prompts: Mapping[str, Any]) -> str:
-    """Return the noun for prompts as `tokendynamics.trace` takes them: "text", "image", or else "prompt".
+    """Return the noun for prompts as `tokendynamics.trace` takes them: "text", "image", or else "input".
 
     >>> noun_of({"a": "some words", "b": [5, 9]}), noun_of({"a": {"input_features": [0.5, 0.25]}})
-    ('text', 'prompt')
+    ('text', 'input')
     """
     nouns = set()
     for item in prompts.values():
         if isinstance(item, Mapping):
             # Token ids and masks are integers; sounds and precomputed states have no common name.
             numbers = {name: torch.as_tensor(value) for name, value in item.items() if name != "pixel_values"}
-            kinds = {"prompt" if value.is_floating_point() else "text" for value in numbers.values()}
+            kinds = {"input" if value.is_floating_point() else "text" for value in numbers.values()}
             kinds |= {"image"} if "pixel_values" in item else set()
-            nouns.add(kinds.pop() if len(kinds) == 1 else "prompt")
+            nouns.add(kinds.pop() if len(kinds) == 1 else "input")
         else:
-            nouns.add("image" if is_image(item) else "prompt" if is_real(item) else "text")
-    return nouns.pop() if len(nouns) == 1 else "prompt"
+            nouns.add("image" if is_image(item) else "input" if is_real(item) else "text")
+    return nouns.pop() if len(nouns) == 1 else "input"
 
 
 def noun_in(trace: xr.Dataset) -> str:
@@ -242,7 +242,7 @@ def tokens_in_words(attrs: Mapping[Any, Any]) -> str:
     words += f"; windows of at most {attrs['window']} tokens that overlap by half" if "window" in attrs else ""
     share, doubled = float(attrs.get("unknown_token_share", 0.0)), int(attrs.get("doubled_bos", 0))
     words += f"; {percent(share)} of the tokens are unknown to it" if share > 0 else ""
-    return words + (f"; {doubled} of the prompts {_begin(doubled)} with two BOS tokens" if doubled else "")
+    return words + (f"; {doubled} of the texts {_begin(doubled)} with two BOS tokens" if doubled else "")
 
 
 def token_finding(trace: xr.Dataset) -> Finding | None:
@@ -312,11 +312,11 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
         ArgumentTypeError: No mapping of names to prompts.
 
     >>> [pair.text for pair in repeated_texts({"a": "A cat sat.", "b": "a cat\nsat.", "c": "A dog ran."})]
-    ['prompts “a” and “b” are the same text and count as one observation']
+    ['texts “a” and “b” are the same and count as one observation']
     """
     if not isinstance(prompts, Mapping):
         raise ArgumentTypeError("prompts", "prompts by name", shown(prompts))
-    names = list(prompts)
+    names, noun = list(prompts), noun_of(prompts)
     keys = [_BETWEEN + "".join(unit + _BETWEEN for unit in _units(item)) for item in prompts.values()]
     whole = [_BEGIN + key + _END for key in keys]
     everything, starts = "".join(whole), list(accumulate(map(len, whole), initial=0))[:-1]
@@ -331,7 +331,7 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
             if how == "beginning" and keys[other] in key:
                 pair, how = (other, place), "contained"
             first, second = names[pair[0]], names[pair[1]]
-            text = f"prompts “{first}” and “{second}” {_WORDS[how]}"
+            text = f"{noun}s “{first}” and “{second}” {_WORDS[how]}"
             pairs.setdefault(frozenset(pair), RepeatedTexts((first, second), how, text))
             break
     return tuple(pairs.values())

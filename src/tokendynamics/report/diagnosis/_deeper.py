@@ -13,6 +13,7 @@ from tokendynamics.diagnosis import Deeper, Diagnosis
 from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED
 from tokendynamics.diagnosis.deepening.result import first_lost, known_until, seen_below
 from tokendynamics.diagnosis.result import deeper_in_words
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.axes import Axis, Column, time_axis
 from tokendynamics.figures.curves import Curve, Curves, Number, Rule, curve_keys
 from tokendynamics.figures.figure import Cell, Figure, Given, Section, Table, cells
@@ -52,13 +53,13 @@ class _Measure:
 
 def _figures(deeper: Deeper) -> tuple[Figure, ...]:
     """Return a figure for each measure, over passes, with a curve for each variant."""
-    table, prompts = deeper.table, deeper.table.sizes["prompt"]
+    table, prompts, noun = deeper.table, deeper.table.sizes["prompt"], noun_in(deeper.table)
     median = table.median_consensus.values
     consensus = table.consensus.transpose("prompt", "variant", "pass").values + 0 * median  # NaN where the median ends
     spread: dict[str, np.ndarray] = (
         {} if prompts == 1 else {"low": consensus.min(axis=0), "high": consensus.max(axis=0)}
     )
-    over = "" if prompts == 1 else f", median over {prompts} prompts; bands: lowest to highest"
+    over = "" if prompts == 1 else f", median over {prompts} {noun}s; bands: lowest to highest"
     measures = (
         _Measure(
             "deeper-consensus", "Consensus E", "E (log scale)",
@@ -68,13 +69,13 @@ def _figures(deeper: Deeper) -> tuple[Figure, ...]:
         _Measure(
             "deeper-kappa", "Consensus κ", "1 − κ (log scale)",
             "κ approaches 1 and may be negative, so 1 − κ is drawn on the log axis: the share of a token's direction "
-            "that is its own, beyond what all prompts share. Above 1, κ is negative.",
+            f"that is its own, beyond what all {noun}s share. Above 1, κ is negative.",
             1 - table.consensus_within.values,
         ),
         _Measure(
             "deeper-own", "Own share", "own share (log scale)",
-            "The share of a token's direction that neither its prompt nor all prompts share. It also falls when all "
-            "prompts become one point, which κ does not measure.",
+            f"The share of a token's direction that neither its {noun} nor all {noun}s share. It also falls when all "
+            f"{noun}s become one point, which κ does not measure.",
             table.share_own.values,
         ),
     )  # fmt: skip
@@ -117,7 +118,7 @@ def _deeper_figure(measure: _Measure, deeper: Deeper) -> Figure:
 
 def _why_not(measure: _Measure, deeper: Deeper) -> str:
     if measure.ident != "deeper-consensus" and deeper.table.sizes["prompt"] == 1:
-        return "Not plotted because κ and the shares need two prompts."
+        return f"Not plotted because κ and the shares need two {noun_in(deeper.table)}s."
     return "Not plotted because no value after the embedding is finite and above rounding."
 
 
@@ -218,7 +219,7 @@ _LONGEST = 400
 """Characters of a decoded text on the page."""
 
 _OF_TEXTS = (
-    "The texts are the most likely next token at every position of the first prompt, decoded by the language head from "
+    "The texts are the most likely next token at every position of the first {noun}, decoded by the language head from "
     "the states after each pass. Pass 1 of the variant “full” is the network itself."
 )
 
@@ -232,7 +233,7 @@ def section(diagnosis: Diagnosis) -> Section | None:
     if not isinstance(deeper, Deeper):
         return Section(ident, title, sentences)
     texts = () if deeper.undecoded else (_texts(deeper),)
-    tables, notes = (_side_by_side(deeper), *texts), (_OF_TEXTS,) if texts else ()
+    tables, notes = (_side_by_side(deeper), *texts), (_OF_TEXTS.format(noun=noun_in(deeper.table)),) if texts else ()
     return Section(ident, title, sentences, tables=tables, variants=_figures(deeper), notes=notes)
 
 
@@ -241,7 +242,7 @@ def _side_by_side(deeper: Deeper) -> Table:
     columns += ["Status"] if deeper.undecoded else ["Share of different tokens", "Status"]
     rows = tuple(_row(deeper, name) for name in deeper.variants)
     over = deeper.table.sizes["prompt"]
-    of = "" if over == 1 else f", of the median of E over {over} prompts"
+    of = "" if over == 1 else f", of the median of E over {over} {noun_in(deeper.table)}s"
     return Table(f"Variants side by side{of}; 90 % confidence intervals in brackets", tuple(columns), rows)
 
 
@@ -300,7 +301,9 @@ def _texts(deeper: Deeper) -> Table:
     for place, step in enumerate(table.decoded_pass.values.tolist()):
         texts = [_text(table.isel(variant=number_of, decoded_pass=place)) for number_of in range(len(deeper.variants))]
         rows.append((*cells([int(step)]), *texts))
-    return Table(f"Decoded text after each pass, for the prompt “{named}”", ("Pass", *deeper.variants), tuple(rows))
+    return Table(
+        f"Decoded text after each pass, for the {noun_in(table)} “{named}”", ("Pass", *deeper.variants), tuple(rows)
+    )
 
 
 def _text(one: xr.Dataset) -> Cell:

@@ -25,12 +25,23 @@ from tokendynamics.numerics.printable import shortened, token_label
 from tokendynamics.report.diagnosis._parts import PARTS
 from tokendynamics.report.diagnosis._states import layer_columns
 from tokendynamics.results.result import reason_of
-from tokendynamics.words import fixed, listing, number, plural, signed
+from tokendynamics.words import fixed, indefinite, listing, number, plural, signed
 
 _IDENT, _TITLE = "directions", "Which directions do the tokens share?"
 _AMOUNT, _WRITERS = "How much of a token's direction is shared?", "Which parts write the shared directions?"
 _SOURCES = "From which tokens does attention bring them?"
-_KINDS = {"common": "common direction", "text": "a prompt's own direction"}
+
+
+def _kinds(table: xr.Dataset) -> dict[str, str]:
+    """Return the words for both kinds of directions, with an article where one belongs to a text."""
+    return {"common": "common direction", "text": f"{indefinite(table.attrs['prompt_noun'])}'s own direction"}
+
+
+def _direction(kind: str) -> str:
+    """Return the words for a kind of directions without an article."""
+    return kind.removeprefix("an ").removeprefix("a ")
+
+
 _MOST = 3
 """Parts, and heads, of a direction in the table."""
 _TOKENS = 16
@@ -53,44 +64,49 @@ def section(diagnosis: Diagnosis) -> Section | None:
     if why := str(directions.attrs["no_reading"]):
         notes.append(f"The directions are not read as vocabulary entries: {why}.")
     existing = [name for name, layers in parts_there(diagnosis.trace).items() if layers.any()]
-    writers = [_writers_figure(directions, kind, existing) for kind in _KINDS]
-    from_tokens = [_sources_figure(sources, kind) for kind in _KINDS] if isinstance(sources, xr.Dataset) else []
+    writers = [_writers_figure(directions, kind, existing) for kind in ("common", "text")]
+    from_tokens = (
+        [_sources_figure(sources, kind) for kind in ("common", "text")] if isinstance(sources, xr.Dataset) else []
+    )
     tables = (_writers_table(directions), *((_readings(directions),) if "token_text" in directions else ()))
     figures = (_amount_figure(directions),)
     return Section(_IDENT, _TITLE, (), tables, figures, (*writers, *from_tokens), tuple(notes))
 
 
 def _amount_figure(directions: xr.Dataset) -> Figure:
-    layers = directions.layer.values.tolist()
+    layers, noun = directions.layer.values.tolist(), directions.attrs["prompt_noun"]
     common, of_text = amounts_of(directions)
     rows = directions.similarity.transpose("direction", "layer").values[1:]
-    low, high = np.fmin.reduce(rows), np.fmax.reduce(rows)  # undefined where no prompt has a value
+    low, high = np.fmin.reduce(rows), np.fmax.reduce(rows)  # undefined where no text has a value
     count = len(rows)
 
     def text(place: int, layer: int) -> str:
-        return f"Layer {layer}\ncommon to all prompts: {number(common[place])}\nof its prompt: {number(of_text[place])}"
+        return f"Layer {layer}\ncommon to all {noun}s: {number(common[place])}\nof its {noun}: {number(of_text[place])}"
 
     return Figure(
         f"{_IDENT}-chart",
         _AMOUNT,
-        "Share of a token's direction along one direction common to all prompts, and along one of its prompt beyond "
-        "it: the mean product of the components of different tokens. Each layer has directions of its own, along the "
-        f"mean unit rows. Massive tokens are excluded. Line of prompts: median over {count}; band: lowest to highest.",
+        f"Share of a token's direction along one direction common to all {noun}s, and beyond it along its {noun}'s "
+        "own: the mean product of the components of different tokens. Each layer has directions of its own, along the "
+        f"mean unit rows. Massive tokens are excluded. Line of {noun}s: median over {count}; band: lowest to highest.",
         Curves(
             [
-                Curve("of its prompt", layers, of_text, BLUE, low, high, "range over prompts", mark="disc"),
-                Curve("common to all prompts", layers, common, ORANGE, dash=(5, 3), mark="ring"),
+                Curve(f"of its {noun}", layers, of_text, BLUE, low, high, f"range over {noun}s", mark="disc"),
+                Curve(f"common to all {noun}s", layers, common, ORANGE, dash=(5, 3), mark="ring"),
             ],
             "Share of a token's direction", last=layers[-1], domain=(0.0, 1.0),
             columns=layer_columns(layers, text),
         ),
         columns_table(
             "Share of a token's direction along shared directions",
-            [("Layer", layers), ("Common", common), ("Prompt (median)", of_text), ("lowest", low), ("highest", high)],
+            [
+                ("Layer", layers), ("Common", common), (f"{noun.capitalize()} (median)", of_text), ("lowest", low),
+                ("highest", high),
+            ],
         ),
         title=f"{_AMOUNT} Share along shared directions, over depth",
         description=f"After the last layer {number(common[-1])} lies along the common direction and "
-        f"{number(of_text[-1])} along that of its prompt (median of {plural(count, 'prompt')}). The table below holds "
+        f"{number(of_text[-1])} along that of its {noun} (median of {plural(count, noun)}). The table below holds "
         "every value.",
     )  # fmt: skip
 
@@ -104,7 +120,8 @@ def _writers_figure(directions: xr.Dataset, kind: str, existing: Sequence[str]) 
     """Draw the signed share that each existing part has written of a direction after the last layer."""
     written = _last(directions.written, kind).transpose("source", "component")
     shares, parts = written.values, [name for name in written.component.values.tolist() if name in existing]
-    ident, label = f"{_IDENT}-writers-{kind}", f"Writers, {_KINDS[kind]}"
+    name = _kinds(directions)[kind]
+    ident, label, direction = f"{_IDENT}-writers-{kind}", f"Writers, {name}", _direction(name)
     if not np.isfinite(shares).any():
         return Figure(
             ident, _WRITERS, "Not plotted because the direction is undefined after the last layer.", label=label
@@ -112,7 +129,8 @@ def _writers_figure(directions: xr.Dataset, kind: str, existing: Sequence[str]) 
     layers, embedding, totals = list(range(1, len(shares))), float(shares[0].sum()), shares[1:].sum(axis=1)
     none = np.full(len(layers), np.nan)
     by_part = {PARTS[name][0]: written.sel(component=name).values for name in parts}
-    over = "" if kind == "common" else f" Mean over {plural(directions.sizes['direction'] - 1, 'prompt')}."
+    texts = plural(directions.sizes["direction"] - 1, directions.attrs["prompt_noun"])
+    over = "" if kind == "common" else f" Mean over {texts}."
     writers = writers_of(directions, kind == "text")
     named = listing([f"{writer.name} ({signed(writer.share)})" for writer in writers[:3]])
 
@@ -123,7 +141,7 @@ def _writers_figure(directions: xr.Dataset, kind: str, existing: Sequence[str]) 
     return Figure(
         ident,
         _WRITERS,
-        f"Signed shares of the mean component of the tokens along the {_KINDS[kind].removeprefix('a ')} after the last "
+        f"Signed shares of the mean component of the tokens along the {direction} after the last "
         f"layer. The bars of all layers and the embedding ({signed(embedding)}) add up to 1. Above zero a part writes "
         f"the direction, below zero it removes it.{over} Behind a part with a norm, its share is the change of the "
         "state.",
@@ -135,10 +153,10 @@ def _writers_figure(directions: xr.Dataset, kind: str, existing: Sequence[str]) 
             layer_columns(layers, text),
         ),
         columns_table(
-            f"Signed shares of the {_KINDS[kind].removeprefix('a ')} after the last layer; layer 0 is the embedding",
+            f"Signed shares of the {direction} after the last layer; layer 0 is the embedding",
             [("Layer", [0, *layers]), *((name.capitalize(), part) for name, part in by_part.items())],
         ),
-        title=f"{_WRITERS} Signed share of each part, {_KINDS[kind]}",
+        title=f"{_WRITERS} Signed share of each part, {name}",
         description=f"The largest shares are those of {named}. The table below holds every value.",
         label=label,
     )
@@ -146,8 +164,8 @@ def _writers_figure(directions: xr.Dataset, kind: str, existing: Sequence[str]) 
 
 def _writers_table(directions: xr.Dataset) -> Table:
     rows = [
-        cells([_KINDS[kind], writer.name, writer.share])
-        for kind in _KINDS
+        cells([name, writer.name, writer.share])
+        for kind, name in _kinds(directions).items()
         for several in (writers_of(directions, kind == "text"), heads_of_direction(directions, kind == "text"))
         for writer in several[:_MOST]
     ]
@@ -179,8 +197,9 @@ def _readings(directions: xr.Dataset) -> Table:
 
 
 def _sources_figure(sources: xr.Dataset, kind: str) -> Figure:
-    """Draw the largest source tokens of one prompt, in the layer whose heads add most to a direction."""
-    ident, label, source = f"{_IDENT}-sources-{kind}", f"Sources, {_KINDS[kind]}", source_of(sources, kind)
+    """Draw the largest source tokens of one text, in the layer whose heads add most to a direction."""
+    of_kind, noun, source = _kinds(sources)[kind], sources.attrs["prompt_noun"], source_of(sources, kind)
+    ident, label = f"{_IDENT}-sources-{kind}", f"Sources, {of_kind}"
     if source is None:
         return Figure(ident, _SOURCES, "Not plotted because no heads add to the direction.", label=label)
     here = sources.sel(kind=kind, layer=source.layer)
@@ -203,17 +222,17 @@ def _sources_figure(sources: xr.Dataset, kind: str) -> Figure:
     return Figure(
         ident,
         _SOURCES,
-        f"Share of what heads add to the {_KINDS[kind].removeprefix('a ')} in layer {source.layer}, where they add "
-        f"most relative to the tokens' norm, by source token of one prompt ({name}): attention weight times what the "
+        f"Share of what heads add to the {_direction(of_kind)} in layer {source.layer}, where they add "
+        f"most relative to the tokens' norm, by source token of one {noun} ({name}): attention weight times what the "
         f"heads write of the token, over all tokens that receive it. The {len(shown)} largest of {len(everything)}; "
         "all together give 1.",
         Intervals(rows, (low, high if high > low else 1.0), bars=True),
         columns_table(
-            f"Share of each source token in layer {source.layer}, prompt {name}",
+            f"Share of each source token in layer {source.layer}, {noun} {name}",
             [("Position", everything), ("Token", [texts[n] for n in everything]), ("Share", values[everything])],
         ),
-        title=f"{_SOURCES} Share by source token, layer {source.layer}, {_KINDS[kind]}",
-        description=f"Over all prompts, most comes from position {source.position} ({number(source.share)}). The table "
+        title=f"{_SOURCES} Share by source token, layer {source.layer}, {of_kind}",
+        description=f"Over all {noun}s, most comes from position {source.position} ({number(source.share)}). The table "
         "below holds every value.",
         label=label,
     )

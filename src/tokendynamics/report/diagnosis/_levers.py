@@ -10,6 +10,7 @@ import xarray as xr
 from tokendynamics.diagnosis import Diagnosis, Levers
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.result import levers_in_words, tried_in_words
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells, columns_table
 from tokendynamics.report.diagnosis._states import LOOKS, extremes, layer_columns
@@ -23,7 +24,7 @@ _FIRST_ORDER = (
     "candidates are run and measured. "
 )
 _TRIED = (
-    "The candidates were measured on prompts that did not propose them. κ falls significantly if the whole interval of "
+    "The candidates were measured on {noun}s that did not propose them. κ falls significantly if the whole interval of "
     "its change is below 0. The 95 % confidence intervals are not corrected for the number of candidates."
 )
 
@@ -33,35 +34,40 @@ _NO_HEAD = "no head that predicts the next token was found"
 
 def section(diagnosis: Diagnosis) -> Section:
     """Return the section: the answer, what was measured, and the derivatives that chose it."""
-    levers = diagnosis.levers
+    levers, noun = diagnosis.levers, noun_in(diagnosis.trace)
     sentences = (levers_in_words(diagnosis), *tried_in_words(diagnosis))
     tried = ((_remedies, diagnosis.remedies, "trial"), (_sets, diagnosis.joint, "step"))
     further = tuple(
-        rows(trials) for rows, trials, axis in tried if isinstance(trials, xr.Dataset) and trials.sizes[axis]
+        rows(trials, noun) for rows, trials, axis in tried if isinstance(trials, xr.Dataset) and trials.sizes[axis]
     )
     if not isinstance(levers, Levers):
         return Section(_IDENT, _TITLE, sentences, further)
     table, tables, unit = levers.table, (), levers.table.attrs.get("loss_unit", "nats")
     if table.sizes["candidate"]:
-        tables = (_trials(table), *(() if levers.effect is None else (_effect(levers.effect, levers.where),)))
+        effect = () if levers.effect is None else (_effect(levers.effect, levers.where, noun),)
+        tables = (_trials(table, noun), *effect)
     variants = (
         _levers_figure(
-            table.consensus_sensitivity, "levers-kappa", "∂κ/∂α", "Consensus κ",
+            table.consensus_sensitivity, "levers-kappa", noun, ("∂κ/∂α", "Consensus κ"),
             f"{_FIRST_ORDER}κ is read after layer {levers.where}; later parts do not affect it.",
             "Not plotted because κ has no derivative here.",
         ),
         _levers_figure(
-            table.loss_sensitivity, "levers-loss", "∂loss/∂α (nats)", "Loss",
+            table.loss_sensitivity, "levers-loss", noun, ("∂loss/∂α (nats)", "Loss"),
             f"{_FIRST_ORDER}Below zero, the network predicts worse when the part is turned down.",
             f"Not plotted because there is no loss: {table.attrs.get('no_loss', _NO_HEAD)}."
             if unit else "Not plotted because a loss that is passed has no derivative here.",
         ),
     )  # fmt: skip
-    notes = (_TRIED,) if tables or further else ()
+    notes = (_TRIED.format(noun=noun),) if tables or further else ()
     return Section(_IDENT, _TITLE, sentences, (*tables, *further), variants=variants, notes=notes)
 
 
-def _levers_figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: str, undefined: str) -> Figure:
+def _levers_figure(
+    values: xr.DataArray, ident: str, noun: str, names: tuple[str, str], caption: str, undefined: str
+) -> Figure:
+    """Draw derivatives by part; `names` are those of the axis and of the figure."""
+    axis, label = names
     layers = [int(layer) for layer in values.layer.values]
     of_parts = {name: values.sel(component=name).values for name in PART_NAMES}
     by_part = {name: np.where(np.isfinite(part), part, np.nan) for name, part in of_parts.items()}
@@ -91,7 +97,7 @@ def _levers_figure(values: xr.DataArray, ident: str, axis: str, label: str, capt
         _QUESTION,
         caption,
         Curves(curves, axis, last=layers[-1], rules=(Rule(0.0, ""),), columns=layer_columns(layers, text)),
-        columns_table(f"{axis} at α = 1, on the prompts that propose candidates", [("Layer", layers), *columns]),
+        columns_table(f"{axis} at α = 1, on the {noun}s that propose candidates", [("Layer", layers), *columns]),
         title=f"{_QUESTION} {axis} of a gate on each part, over depth",
         description=f"{axis} is largest for the {above} of layer {at_high} ({number(high)}) and smallest for the "
         f"{below} of layer {at_low} ({number(low)}). The table below holds every value.",
@@ -102,7 +108,7 @@ def _levers_figure(values: xr.DataArray, ident: str, axis: str, label: str, capt
 _CHANGES = ("Change of κ", "from", "to")
 
 
-def _remedies(remedies: xr.Dataset) -> Table:
+def _remedies(remedies: xr.Dataset, noun: str) -> Table:
     """Return what each remedy does; behind a remedy that the network cannot have stands the reason."""
     rows = []
     for place in range(remedies.sizes["trial"]):
@@ -113,13 +119,13 @@ def _remedies(remedies: xr.Dataset) -> Table:
         rows.append((*cells([name, float(row.strength)]), *effects, *cells([chosen, str(row.after_training.item())])))
     return _with_known_columns(
         f"Remedies tried without training: change of κ after layer {remedies.attrs['where']}"
-        f"{_and_loss(remedies, 'of')}, with 95 % confidence intervals over prompts",
+        f"{_and_loss(remedies, 'of')}, with 95 % confidence intervals over {noun}s",
         ("Remedy", "Strength", *_CHANGES, "Change of loss", "from", "to", "Recommended", "After training"),
         rows,
     )
 
 
-def _sets(joint: xr.Dataset) -> Table:
+def _sets(joint: xr.Dataset, noun: str) -> Table:
     """Return the sets of the greedy search, each with one change more, and what that gains against the one before."""
     rows = []
     for place in range(joint.sizes["step"]):
@@ -129,7 +135,7 @@ def _sets(joint: xr.Dataset) -> Table:
         rows.append((*cells([str(row.change.item()), float(row.alpha)]), *effects, *cells([part])))
     return _with_known_columns(
         f"Sets of parts and heads, one change added a row: change of κ after layer {joint.attrs['where']}"
-        f"{_and_loss(joint, 'of')}, with 95 % confidence intervals over prompts",
+        f"{_and_loss(joint, 'of')}, with 95 % confidence intervals over {noun}s",
         ("Change added", "α", *_CHANGES, "Gain", "from", "to", "Change of loss", "from", "to", "Recommended"),
         rows,
     )
@@ -152,10 +158,10 @@ def _effect_cells(row: xr.Dataset, name: str) -> tuple[Cell, ...]:
     return tuple(_change(value) for value in (float(row[name]), *map(float, row[f"{name}_interval"].values)))
 
 
-def _trials(table: xr.Dataset) -> Table:
+def _trials(table: xr.Dataset, noun: str) -> Table:
     columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
     return _with_known_columns(
-        f"Effect of turning one part down on κ{_and_loss(table, 'on')}, with 95 % confidence intervals over prompts",
+        f"Effect of turning one part down on κ{_and_loss(table, 'on')}, with 95 % confidence intervals over {noun}s",
         columns,
         [_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])],
     )
@@ -174,8 +180,8 @@ def _trial(row: xr.Dataset) -> tuple[Cell, ...]:
 _MEASURES = (
     ("κ", "consensus_within", None),
     ("κ′", "consensus_relative", None),
-    ("share common to all prompts", "shares", "common"),
-    ("share within the prompt", "shares", "prompt"),
+    ("share common to all {noun}s", "shares", "common"),
+    ("share within the {noun}", "shares", "prompt"),
     ("share of the token alone", "shares", "own"),
     ("centred cos²", "centred_cos2", None),
     ("effective rank", "effective_rank", None),
@@ -184,7 +190,7 @@ _MEASURES = (
 """Name, variable of `what_if`, and share."""
 
 
-def _effect(effect: xr.Dataset, where: int) -> Table:
+def _effect(effect: xr.Dataset, where: int, noun: str) -> Table:
     """Return the effect of the gate that the answer names on every measure after the layer where κ is read."""
     end = effect.sel(layer=where, site="feed_forward")
     rows = []
@@ -192,9 +198,9 @@ def _effect(effect: xr.Dataset, where: int) -> Table:
         variables = [end[name + suffix] for suffix in ("", "_difference", "_difference_interval")]
         both, change, bounds = (variable if share is None else variable.sel(share=share) for variable in variables)
         changes = (_change(float(value)) for value in (change.item(), *bounds.values))
-        rows.append((*cells([words, *map(float, both.values)]), *changes))
+        rows.append((*cells([words.format(noun=noun), *map(float, both.values)]), *changes))
     return Table(
-        f"Effect of {effect.attrs['changes']} after layer {where}, with 90 % confidence intervals over prompts",
+        f"Effect of {effect.attrs['changes']} after layer {where}, with 90 % confidence intervals over {noun}s",
         ("Measure", "Unchanged", "Changed", "Change", "from", "to"),
         tuple(rows),
     )

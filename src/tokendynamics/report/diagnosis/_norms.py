@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.curves import Curve, Curves
 from tokendynamics.figures.figure import Figure, Section, Table, columns_table
 from tokendynamics.figures.palette import BLUE, INK, ORANGE
@@ -55,7 +56,10 @@ def _norms_figure(trace: xr.Dataset) -> Figure:
             ],
             "Norm of a token (log scale)", last=max(layers), log=True, columns=step_columns(steps, text),
         ),
-        _table(steps, layers, {"Lower quartile": low, "Median": median, "Upper quartile": high}, largest, share, count),
+        _table(
+            steps, layers, {"Lower quartile": low, "Median": median, "Upper quartile": high}, largest, share, count,
+            noun_in(trace),
+        ),
         title=f"{_QUESTION} Norm of the tokens over depth, on a log axis",
         description=_description(trace, steps, median, int(massive.sum())),
     )  # fmt: skip
@@ -68,7 +72,7 @@ def _ends(step: Step) -> bool:
 
 def _caption(trace: xr.Dataset, steps: list[Step], largest: np.ndarray, share: np.ndarray) -> str:
     prompts = trace.sizes["prompt"]
-    over = "" if prompts == 1 else f" Means over {prompts} prompts."
+    over = "" if prompts == 1 else f" Means over {prompts} {noun_in(trace)}s."
     both = any(step.layer and step.part == "feed_forward" for step in steps)
     parts = "after attention and after the feed-forward part" if both else "after the attention"
     text = f"Euclidean norms {parts} of each layer, without massive tokens.{over}"
@@ -86,16 +90,16 @@ def _caption(trace: xr.Dataset, steps: list[Step], largest: np.ndarray, share: n
 def _description(trace: xr.Dataset, steps: list[Step], median: np.ndarray, massive: int) -> str:
     known = np.flatnonzero(np.isfinite(median))
     if not known.size:
-        return "Norms are undefined because every token of these prompts is massive."
+        return f"Norms are undefined because every token of these {noun_in(trace)}s is massive."
     first, last = (f"{number(float(median[place]))} at {steps[place].name}" for place in known[[0, -1]])
     tokens = f"There are massive tokens in {plural(massive, 'layer')}." if massive else "No token is massive."
-    prompts = plural(trace.sizes["prompt"], "prompt")
+    prompts = plural(trace.sizes["prompt"], noun_in(trace))
     return f"Median norm, {prompts}: {first}, {last}. {tokens} The table below holds every value."
 
 
 def _table(
     steps: list[Step], layers: list[int], norms: dict[str, np.ndarray], largest: np.ndarray, share: np.ndarray,
-    count: np.ndarray,
+    count: np.ndarray, noun: str,
 ) -> Table:  # fmt: skip
     at = [layers.index(step.layer) if _ends(step) else None for step in steps]
     none = ["no token" if np.isnan(norm) else None for norm in largest]
@@ -105,7 +109,7 @@ def _table(
         "Share (%)": [text or part for text, part in zip(none, (100 * share).tolist(), strict=True)],
     }
     return columns_table(
-        "Norms of the tokens, massive ones removed; means over prompts",
+        f"Norms of the tokens, massive ones removed; means over {noun}s",
         [
             ("Layer", [step.layer for step in steps]),
             ("After", [step.after for step in steps]),

@@ -15,6 +15,7 @@ from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.network import norms_there
 from tokendynamics.diagnosis.result import levers_in_words
 from tokendynamics.diagnosis.tracing.layer_states import State, states_within
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.palette import chart_config
 from tokendynamics.figures.parts import Stack
 from tokendynamics.figures.svg import WIDE, Drawing, words_chart
@@ -47,7 +48,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
     """
     model, sections = str(diagnosis.model["name"]), _sections(diagnosis)
     # Earlier versions stored no advice.
-    lines = diagnosis.verdict.lines
+    lines, noun = diagnosis.verdict.lines, noun_in(diagnosis.trace)
     return render(
         "diagnosis.html.jinja",
         title=f"Diagnosis of {model}",
@@ -57,10 +58,10 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
         manifest=diagnosis.manifest,
         files=diagnosis.files,
         scripts=("tokens.js", "paths.js"),
-        about=piece("about.html.jinja", entries=_facts(diagnosis), prompts=prompts_of(diagnosis.trace)),
+        about=piece("about.html.jinja", entries=_facts(diagnosis), prompts=prompts_of(diagnosis.trace), noun=noun),
         titles={section.ident: section.title for section in sections},
         model=model,
-        shape=f"{_shape(diagnosis.model)}, on {plural(diagnosis.trace.sizes['prompt'], 'prompt')}",
+        shape=f"{_shape(diagnosis.model)}, on {plural(diagnosis.trace.sizes['prompt'], noun)}",
         verdict=diagnosis.verdict,
         lines=[*lines, *(() if lines[-1][0] == "What to do" else (("What to do", levers_in_words(diagnosis)),))],
         layers=_layers(diagnosis),

@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.diagnosis.tracing.words import merging_neighbours
 from tokendynamics.figures.axes import Axis
 from tokendynamics.figures.curves import Curve, Curves, Mark
@@ -35,7 +36,7 @@ def section(diagnosis: Diagnosis) -> Section | None:
 
 def _map(trace: xr.Dataset) -> Figure:
     """Draw the share of pairs in each bin of the cosine, layers × bins."""
-    ident, label = "pairs-map", "All pairs over depth"
+    ident, label, noun = "pairs-map", "All pairs over depth", noun_in(trace)
     shares = trace.pair_share.transpose("layer", "cosine").values
     if not np.isfinite(shares).any():
         return Figure(ident, _QUESTION, undrawn(trace), label=label)
@@ -59,9 +60,9 @@ def _map(trace: xr.Dataset) -> Figure:
     return Figure(
         ident,
         _QUESTION,
-        "Share of the pairs of different tokens of one prompt by their cosine: the darker, the more. A column "
-        "adds up to 1. Every prompt counts alike, and massive tokens are excluded. Tokens condense where the dark "
-        "cells rise to 1; a direction common to all prompts raises them too.",
+        f"Share of the pairs of different tokens of one {noun} by their cosine: the darker, the more. A column "
+        f"adds up to 1. Every {noun} counts alike, and massive tokens are excluded. Tokens condense where the dark "
+        f"cells rise to 1; a direction common to all {noun}s raises them too.",
         SignedMap(tiles, "100 × cosine, from", [round(100 * float(middles[place] - half)) for place in bins], largest),
         columns_table(
             "Share of pairs by cosine",
@@ -77,7 +78,7 @@ def _map(trace: xr.Dataset) -> Figure:
 
 def _distance(trace: xr.Dataset) -> Figure:
     """Draw the mean cosine against distance at the embedding, where neighbours are most alike, and at the end."""
-    ident, label = "pairs-distance", "Mean by distance"
+    ident, label, noun = "pairs-distance", "Mean by distance", noun_in(trace)
     cosines = trace.cosine_at_distance.transpose("layer", "distance").values
     distances = trace.distance.values.astype(float)
     if not np.isfinite(cosines).any():
@@ -93,7 +94,7 @@ def _distance(trace: xr.Dataset) -> Figure:
     return Figure(
         ident,
         _QUESTION,
-        "Mean cosine of tokens of one prompt that stand 1, 2, 4 … places apart, each prompt alike, massive tokens "
+        f"Mean cosine of tokens of one {noun} that stand 1, 2, 4 … places apart, each {noun} alike, massive tokens "
         "excluded: at the embedding, in the layer in which adjacent tokens are most alike, and after the last layer. "
         "A curve that falls shows that attention is local: neighbours agree and distant tokens do not.",
         Curves(

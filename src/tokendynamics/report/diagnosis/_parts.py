@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.figure import Figure, Given, Section, Table, columns_table
 from tokendynamics.figures.maps import SignedMap, Tile
 from tokendynamics.figures.palette import ATTENTION, FEED_FORWARD, NORM
@@ -30,7 +31,7 @@ _HEADS = {
         "Which heads make the tokens alike, to first order?",
         "∂κ/∂a",
         "Derivative of κ with respect to a gate a on the output of each head, at a = 1. Positive: the head makes the "
-        "tokens of a prompt more alike; negative: less alike. × marks layers without such a head. The QK and OV "
+        "tokens of one {noun} more alike; negative: less alike. × marks layers without such a head. The QK and OV "
         "balances of the same heads are in the section on the weights.",
         "Heads, first order",
     ),
@@ -38,8 +39,8 @@ _HEADS = {
         "heads-effect",
         "Which heads make the tokens alike, when removed?",
         "Effect on κ",
-        "κ of the network minus κ without the head, for the heads that were removed one at a time, on prompts that did "
-        "not choose them. Positive: the head makes the tokens of a prompt more alike. × marks heads that were not "
+        "κ of the network minus κ without the head, for the heads that were removed one at a time, on {noun}s that did "
+        "not choose them. Positive: the head makes the tokens of one {noun} more alike. × marks heads that were not "
         "removed. The table gives 95 % confidence intervals, not corrected for the number of heads.",
         "Heads, removed",
     ),
@@ -64,24 +65,27 @@ class _Changes:
 def section(diagnosis: Diagnosis) -> Section:
     """Return the section: signed bars for κ and for the mean pair cosine; the drawn ones come first."""
     trace, prompts = diagnosis.trace, diagnosis.trace.sizes["prompt"]
+    noun = noun_in(trace)
     kappa = _figure(
         "components-chart", "Consensus κ", "Change in κ", _changes(trace, _of_kappa(trace)), unshared(trace),
-        f"Over {prompts} prompts, without massive tokens. Whiskers: 90 % confidence intervals over prompts, if there "
-        "are at least three.",
+        f"Over {plural(prompts, noun)}, without massive tokens. Whiskers: 90 % confidence intervals over {noun}s, if "
+        "there are at least three.",
     )  # fmt: skip
     cosine = _figure(
         "components-cosine", "Mean pair cosine", "Change in mean pair cosine", _changes(trace, _of_cosine(trace)),
         undrawn(trace),
-        f"{'' if prompts == 1 else f'Means over {prompts} prompts. '}Measured on the tokens that are massive in no "
-        "layer, so that all layers compare the same tokens. A direction common to all prompts counts here but not in "
-        "κ.",
+        f"{'' if prompts == 1 else f'Means over {prompts} {noun}s. '}Measured on the tokens that are massive in no "
+        f"layer, so that all layers compare the same tokens. A direction common to all {noun}s counts here but not "
+        "in κ.",
     )  # fmt: skip
-    heads = [_heads_map(diagnosis.heads, name) for name in _HEADS] if isinstance(diagnosis.heads, xr.Dataset) else []
+    heads = (
+        [_heads_map(diagnosis.heads, name, noun) for name in _HEADS] if isinstance(diagnosis.heads, xr.Dataset) else []
+    )
     variants = sorted((kappa, cosine, *heads), key=lambda figure: not figure.drawn)
     return Section("components", _QUESTION, variants=tuple(variants))
 
 
-def _heads_map(effects: xr.Dataset, variable: str) -> Figure:
+def _heads_map(effects: xr.Dataset, variable: str, noun: str) -> Figure:
     """Draw a number of each head, layers × heads; the table of measured effects has those that were removed."""
     ident, question, name, caption, label = _HEADS[variable]
     values, where = effects[variable].transpose("layer", "head").values, effects.attrs["where"]
@@ -104,7 +108,7 @@ def _heads_map(effects: xr.Dataset, variable: str) -> Figure:
     return Figure(
         ident,
         question,
-        f"{caption} κ is read after layer {where}.",
+        f"{caption.format(noun=noun)} κ is read after layer {where}.",
         SignedMap(tiles, "Head", heads.tolist(), float(np.nanmax(np.abs(values))) or 1.0),
         columns_table(f"{name} of each head, κ after layer {where}", [*of, *columns]),
         title=f"{question} {name}, layers × heads",
@@ -167,7 +171,7 @@ def _figure(ident: str, label: str, axis: str, changes: _Changes, undefined: str
     return Figure(
         ident,
         _QUESTION,
-        "Above zero a part draws the tokens of a prompt together, below zero it drives them apart. The bars of a layer "
+        "Above zero a part draws the tokens together, below zero it drives them apart. The bars of a layer "
         f"add up to its diamond, and the diamonds to {signed(sum(sums.values()))} over all layers ({parts}). {caption}",
         Bars(
             changes.layers,

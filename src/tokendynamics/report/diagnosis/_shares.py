@@ -9,6 +9,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.axes import Column
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Figure, Section, Table, columns_table
@@ -28,9 +29,9 @@ from tokendynamics.words import listing, number, plural
 QUESTION = "How is a token's direction composed?"
 AXIS = "Share of a token's direction"
 UNTRAINED = "κ′ of the untrained network"
-_CONVERGE = "Do the tokens of a prompt converge?"
+_CONVERGE = "Do the tokens of one {noun} converge?"
 _PARTS = {
-    "common": ("common to all prompts", COMMON), "prompt": ("shared within its prompt", OF_PROMPT),
+    "common": ("common to all {noun}s", COMMON), "prompt": ("shared within its {noun}", OF_PROMPT),
     "own": ("its own", OWN),
 }  # fmt: skip
 """Name and colour of each share."""
@@ -54,8 +55,10 @@ def shares_figure(trace: xr.Dataset, ident: str = "shares-chart") -> Figure:
         trace: From `tokendynamics.trace`.
         ident: Prefix of every id inside.
     """
-    steps, prompts = steps_of(trace), trace.sizes["prompt"]
-    shares = {name: estimates(trace, "shares", steps, share=key) for key, (name, _) in _PARTS.items()}
+    steps, noun = steps_of(trace), noun_in(trace)
+    prompts = plural(trace.sizes["prompt"], noun)
+    colours = {name.format(noun=noun): (key, colour) for key, (name, colour) in _PARTS.items()}
+    shares = {name: estimates(trace, "shares", steps, share=key) for name, (key, _) in colours.items()}
     if not any(share.defined for share in shares.values()):
         return Figure(ident, QUESTION, unshared(trace))
     at = {
@@ -64,8 +67,8 @@ def shares_figure(trace: xr.Dataset, ident: str = "shares-chart") -> Figure:
         for place in (0, -1)
     }
     caption = (
-        "Three shares that add up to 1: common to tokens of different prompts, shared beyond that by tokens of one "
-        "prompt, and shared with no other token. Massive tokens are excluded."
+        f"Three shares that add up to 1: common to tokens of different {noun}s, shared beyond that by tokens of one "
+        f"{noun}, and shared with no other token. Massive tokens are excluded."
     )
     if any((share.values < 0).any() for share in shares.values()):
         caption += " A share is an estimate and may be below 0; it is then not drawn, and the table gives the number."
@@ -75,34 +78,34 @@ def shares_figure(trace: xr.Dataset, ident: str = "shares-chart") -> Figure:
     return Figure(
         ident,
         QUESTION,
-        f"{caption} Over {plural(prompts, 'prompt')}{how}",
+        f"{caption} Over {prompts}{how}",
         Stack(
             [step.x for step in steps],
-            [Part(name, shares[name].values, colour) for name, colour in _PARTS.values()],
+            [Part(name, shares[name].values, colour) for name, (_, colour) in colours.items()],
             last=max(step.layer for step in steps), title=AXIS, height=300, columns=_columns(steps, shares),
         ),
         _table("Shares of a token's direction", steps, shares),
         title=f"{QUESTION} Three shares over depth that add up to 1",
-        description=f"Shares of a token's direction over {plural(prompts, 'prompt')}. {at[0]}. {at[-1]}. The table "
-        "holds every value.",
+        description=f"Shares of a token's direction over {prompts}. {at[0]}. {at[-1]}. The table holds every value.",
     )  # fmt: skip
 
 
 def _consensus_figure(trace: xr.Dataset, baseline: xr.Dataset | None) -> Figure:
     """Draw κ′ and centred cos² with their intervals, κ′ of the untrained network, and the thresholds of the states."""
-    ident, steps = "shares-consensus", steps_of(trace)
+    ident, steps, noun = "shares-consensus", steps_of(trace), noun_in(trace)
+    question = _CONVERGE.format(noun=noun)
     x = [step.x for step in steps]
     kappa, cos2 = (estimates(trace, name, steps) for name in ("consensus_relative", "centred_cos2"))
     measures = {"κ′": kappa, "centred cos²": cos2}
     if not (kappa.defined or cos2.defined):
-        return Figure(ident, _CONVERGE, unshared(trace))
+        return Figure(ident, question, unshared(trace))
     beside, about = [], ""
     if baseline is not None and (untrained := estimates(baseline, "consensus_relative", steps)).defined:
         measures[UNTRAINED] = untrained
         beside = [Curve(UNTRAINED, x, untrained.values, MUTED, untrained.low, untrained.high, dash=(7, 3, 2, 3))]
-        about = "The dash-dotted line is κ′ of an untrained network of the same architecture on the same prompts. "
+        about = f"The dash-dotted line is κ′ of an untrained network of the same architecture on the same {noun}s. "
     bands = (
-        "Bands: 90 % confidence intervals over prompts."
+        f"Bands: 90 % confidence intervals over {noun}s."
         if kappa.has_ends or cos2.has_ends
         else f"There are no bands because {without_intervals(trace)}."
     )
@@ -113,10 +116,10 @@ def _consensus_figure(trace: xr.Dataset, baseline: xr.Dataset | None) -> Figure:
     )
     return Figure(
         ident,
-        _CONVERGE,
-        "Within-prompt similarity κ′: what the tokens of one prompt share beyond what all prompts share, relative to "
-        "the embedding. 0 is the embedding's value, 1 is one point per prompt. Centred cos² also detects a collapse to "
-        f"a line or to few directions, where it is far above κ′². {about}{bands}",
+        question,
+        f"Within-{noun} similarity κ′: what the tokens of one {noun} share beyond what all {noun}s share, relative to "
+        f"the embedding. 0 is the embedding's value, 1 is one point per {noun}. Centred cos² also detects a collapse "
+        f"to a line or to few directions, where it is far above κ′². {about}{bands}",
         Curves(
             [
                 *beside,
@@ -127,7 +130,7 @@ def _consensus_figure(trace: xr.Dataset, baseline: xr.Dataset | None) -> Figure:
             columns=_columns(steps, measures),
         ),
         _table(listing([*measures]), steps, measures),
-        title=f"{_CONVERGE} κ′ and centred cos² over depth",
+        title=f"{question} κ′ and centred cos² over depth",
         description=f"{ends} The table holds every value.",
     )  # fmt: skip
 

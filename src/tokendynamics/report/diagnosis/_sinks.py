@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks, why_no_sinks
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Figure, Section, columns_table
@@ -42,26 +43,27 @@ def _attention_figure(trace: xr.Dataset) -> Figure:
     if not bool(trace.attention_received.notnull().any()):
         why = f"Not plotted because {why_no_sinks(trace)}. Attention sinks are then undefined."
         return Figure(_IDENT, _QUESTION, why)
-    seen, prompts = _layers(trace), trace.sizes["prompt"]
+    prompts, noun = trace.sizes["prompt"], noun_in(trace)
+    seen = _layers(trace, noun)
     weight, top = seen.weight, int(np.argmax(seen.weight.values))
-    over = "" if prompts == 1 else f" Line: mean over {prompts} prompts; band: lowest to highest."
-    ends = [("Lowest prompt", weight.low), ("Highest prompt", weight.high)] if prompts > 1 else []
+    over = "" if prompts == 1 else f" Line: mean over {prompts} {noun}s; band: lowest to highest."
+    ends = [(f"Lowest {noun}", weight.low), (f"Highest {noun}", weight.high)] if prompts > 1 else []
 
     def text(place: int, layer: int) -> str:
         return (
             f"Layer {layer}: {number(weight.values[place])}, {number(seen.uniform[place])} under uniform attention\n"
-            f"token {seen.tokens[place]}\nattention sinks in {plural(seen.sinks[place], 'prompt')}"
+            f"token {seen.tokens[place]}\nattention sinks in {plural(seen.sinks[place], noun)}"
         )
 
     return Figure(
         _IDENT,
         _QUESTION,
-        "Attention received by the most attended token of each prompt: mean over heads and over the tokens at least "
+        f"Attention received by the most attended token of each {noun}: mean over heads and over the tokens at least "
         f"four positions away that can attend to it.{over} An attention sink receives at least {ATTENTION_SINK:g} and "
         f"{factor(TIMES_UNIFORM)} its share under uniform attention. A massive token has a large norm; either occurs "
         "without the other.",
         Curves(
-            _curves(seen, prompts),
+            _curves(seen, prompts, noun),
             "Attention received by one token",
             last=int(trace.layer.values[-1]),
             domain=(0.0, 1.0),
@@ -69,7 +71,7 @@ def _attention_figure(trace: xr.Dataset) -> Figure:
             columns=layer_columns(seen.layers, text),
         ),
         columns_table(
-            "Attention received by the most attended token; number of prompts in which it is a sink, and massive",
+            f"Attention received by the most attended token; number of {noun}s in which it is a sink, and massive",
             [
                 ("Layer", seen.layers), ("Most attended token", seen.tokens), ("Weight", weight.values), *ends,
                 ("Uniform", seen.uniform), ("With a sink", seen.sinks), ("Also massive", seen.massive),
@@ -83,7 +85,7 @@ def _attention_figure(trace: xr.Dataset) -> Figure:
     )  # fmt: skip
 
 
-def _layers(trace: xr.Dataset) -> _Layers:
+def _layers(trace: xr.Dataset, noun: str) -> _Layers:
     received, uniform = (
         trace[f"attention_{name}"].transpose("layer", "prompt", "token").values for name in ("received", "uniform")
     )
@@ -94,7 +96,7 @@ def _layers(trace: xr.Dataset) -> _Layers:
     for place in layers:
         seen = np.flatnonzero(np.isfinite(received[place]).any(axis=1))
         most = np.nanargmax(received[place, seen], axis=1)
-        tokens.append(_token(texts[seen, most].tolist(), most.tolist()))
+        tokens.append(_token(texts[seen, most].tolist(), most.tolist(), noun))
         weights.append(over_prompts(received[place, seen, most][None]))
         uniforms.append(over_prompts(uniform[place, seen, most][None]).values[0])
         massive.append(int((position[place, seen] == most).sum()))
@@ -105,19 +107,19 @@ def _layers(trace: xr.Dataset) -> _Layers:
     )
 
 
-def _token(texts: Sequence[str], positions: Sequence[int]) -> str:
+def _token(texts: Sequence[str], positions: Sequence[int], noun: str) -> str:
     """Return the position that most prompts have in common, with its most frequent text and how many prompts it is."""
     position, many = Counter(positions).most_common(1)[0]
     here = Counter(str(text) for text, at in zip(texts, positions, strict=True) if at == position)
-    some = "" if many == len(positions) else f", in {many} of {len(positions)} prompts"
+    some = "" if many == len(positions) else f", in {many} of {len(positions)} {noun}s"
     return f"{position} ({token_label(here.most_common(1)[0][0])}){some}"
 
 
-def _curves(seen: _Layers, prompts: int) -> list[Curve]:
+def _curves(seen: _Layers, prompts: int, noun: str) -> list[Curve]:
     weight = seen.weight
     most = Curve("most attended token", seen.layers, weight.values, BLUE, mark="disc")
     if prompts > 1:
-        most = replace(most, low=weight.low, high=weight.high, band="range over prompts")
+        most = replace(most, low=weight.low, high=weight.high, band=f"range over {noun}s")
     also = np.where(2 * np.array(seen.massive) >= prompts, weight.values, np.nan)
     return [
         Curve("uniform attention", seen.layers, seen.uniform, MUTED, dash=(5, 3), width=1.5),

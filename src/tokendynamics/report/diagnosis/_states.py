@@ -10,6 +10,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis.network import PART_NAMES, parts_there
 from tokendynamics.diagnosis.tracing.layer_states import FEWEST
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.axes import Column
 from tokendynamics.figures.palette import BLUE, ORANGE
 from tokendynamics.words import number
@@ -151,24 +152,21 @@ def extremes(layers: Sequence[int], by_part: Mapping[str, np.ndarray]) -> dict[s
 
 def undrawn(trace: xr.Dataset) -> str:
     """Return why a measure of pairs is not plotted."""
-    prompts = "the prompt does not have" if trace.sizes["prompt"] == 1 else "no prompt has"
-    return f"Not plotted because {prompts} two tokens that count, and a pair needs two."
+    noun = noun_in(trace)
+    which = f"the {noun} does not have" if trace.sizes["prompt"] == 1 else f"no {noun} has"
+    return f"Not plotted because {which} two tokens that count, and a pair needs two."
 
 
 def unshared(trace: xr.Dataset) -> str:
     """Return why there are no shares."""
+    noun = noun_in(trace)
+    alone = f"one {noun} cannot show which similarity is its own and which all {noun}s share"
     if trace.sizes["prompt"] == 1:
-        return (
-            "Not plotted because one prompt cannot show which similarity is its own and which all prompts share. "
-            "Shares need at least two prompts, their intervals three."
-        )
+        return f"Not plotted because {alone}. Shares need at least two {noun}s, their intervals three."
     if different_prompts(trace) < 2:
-        return (
-            "Not plotted because all prompts are identical, and one prompt cannot show which similarity is its own and "
-            "which all prompts share."
-        )
+        return f"Not plotted because all {noun}s are identical, and {alone}."
     if not bool(trace.mean_pair_cosine.sel(sinks="removed").notnull().any()):
-        return "Not plotted because every prompt has fewer than two tokens that count, so there are no pairs."
+        return f"Not plotted because every {noun} has fewer than two tokens that count, so there are no pairs."
     return "Not plotted because the numbers are undefined after every layer."
 
 
@@ -182,4 +180,4 @@ def without_intervals(trace: xr.Dataset) -> str:
     if (different := different_prompts(trace)) >= FEWEST:
         return "they are undefined"
     alike = f"{different} different " if different < trace.sizes["prompt"] else f"{different} "
-    return f"{alike}{'prompt is' if different == 1 else 'prompts are'} too few for a confidence interval"
+    return f"{alike}{noun_in(trace)}{' is' if different == 1 else 's are'} too few for a confidence interval"

@@ -10,13 +10,14 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.planes import Still, Stills
 from tokendynamics.numerics.printable import token_label
 from tokendynamics.report._page import piece
 from tokendynamics.words import number, percent, plural
 
-_QUESTION = "How do the tokens of a prompt move?"
+_QUESTION = "How do the tokens of one {noun} move?"
 _MOST_TOKENS = 256
 """Tokens that are drawn; of a longer prompt the first ones, and the caption says so."""
 _STILLS = 6
@@ -34,8 +35,10 @@ def section(diagnosis: Diagnosis) -> Section:
     """Return the section: the animation, and one prompt's tokens at a few depths."""
     text = str(diagnosis.paths.attrs.get("prompt", ""))
     followed = next((name for name, prompt in prompts_of(diagnosis.trace) if prompt == text), "")
-    markup = piece("player.html.jinja", player=player(diagnosis.paths), followed=followed)
-    return Section("paths", "Watch the tokens", figures=(_stills_figure(diagnosis.paths),), markup=markup)
+    noun = noun_in(diagnosis.trace)
+    markup = piece("player.html.jinja", player=player(diagnosis.paths), followed=followed, noun=noun)
+    stills = _stills_figure(diagnosis.paths, _QUESTION.format(noun=noun))
+    return Section("paths", "Watch the tokens", figures=(stills,), markup=markup)
 
 
 def prompts_of(trace: xr.Dataset) -> list[tuple[str, str]]:
@@ -45,7 +48,7 @@ def prompts_of(trace: xr.Dataset) -> list[tuple[str, str]]:
     return list(zip(names, texts, strict=True))
 
 
-def _stills_figure(paths: xr.Dataset) -> Figure:
+def _stills_figure(paths: xr.Dataset, question: str) -> Figure:
     """Draw one prompt's tokens at a few depths, with every number of these depths in the table."""
     shown = paths.isel(token=slice(0, _MOST_TOKENS)).transpose("layer", "token", "axis")
     layers = [int(layer) for layer in shown["layer"].values]
@@ -54,11 +57,11 @@ def _stills_figure(paths: xr.Dataset) -> Figure:
     pictures = [_still(shown.sel(layer=layer), _name(layer)) for layer in stills]
     return Figure(
         "paths-stills",
-        _QUESTION,
+        question,
         _caption(paths),
         Stills(pictures, shown["position"].values),
         _table(shown, stills),
-        title=f"{_QUESTION} Still pictures at {plural(len(stills), 'depth')}",
+        title=f"{question} Still pictures at {plural(len(stills), 'depth')}",
         description=_description(shown, stills),
     )
 

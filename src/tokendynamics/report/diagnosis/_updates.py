@@ -10,6 +10,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.network import PART_NAMES, parts_there
+from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.diagnosis.tracing.words import LEAST_UPDATE, UPDATE_JUMP, jumps
 from tokendynamics.figures.curves import Curve, Curves
 from tokendynamics.figures.figure import Figure, Section, columns_table
@@ -32,6 +33,7 @@ def updates_figure(trace: xr.Dataset) -> Figure:
         trace: From `tokendynamics.trace`.
     """
     layers, several = [int(layer) for layer in trace.layer.values[1:]], trace.sizes["prompt"] > 1
+    noun = noun_in(trace)
     ratios = trace.update_ratio.transpose("component", "layer", "prompt")[:, 1:]
     bands = {
         name: over_prompts(np.where(there[:, None], ratios.sel(component=name).values, np.nan), np.median)
@@ -44,8 +46,8 @@ def updates_figure(trace: xr.Dataset) -> Figure:
     columns: list[tuple[str, Sequence | np.ndarray]] = [("Layer", layers)]
     for name, band in bands.items():
         columns.append((PART_NAMES[name].capitalize(), band.values))
-        columns += [("lowest prompt", band.low), ("highest prompt", band.high)] if several else []
-    over = f" Line: median over {trace.sizes['prompt']} prompts; band: lowest to highest prompt." if several else ""
+        columns += [(f"lowest {noun}", band.low), (f"highest {noun}", band.high)] if several else []
+    over = f" Line: median over {trace.sizes['prompt']} {noun}s; band: lowest to highest {noun}." if several else ""
     largest = " ".join(
         f"The update of the {name} is largest in layer {at_high} ({number(high)}) and smallest in layer {at_low} "
         f"({number(low)})."
@@ -60,25 +62,25 @@ def updates_figure(trace: xr.Dataset) -> Figure:
         f"massive ones.{over} An update is unusually large if it is at least {factor(UPDATE_JUMP)} the median of the "
         f"neighbouring layers and at least {LEAST_UPDATE:g}.",
         Curves(
-            _curves(layers, bands, several),
+            _curves(layers, bands, noun if several else ""),
             "|update| / |residual before it| (log)",
             last=layers[-1],
             log=True,
             columns=layer_columns(layers, lambda place, layer: "\n".join(_lines(place, layer, bands, several))),
         ),
-        columns_table(f"|update| / |residual before it|{': median over prompts' if several else ''}", columns),
+        columns_table(f"|update| / |residual before it|{f': median over {noun}s' if several else ''}", columns),
         title=f"{_QUESTION} Update relative to the residual stream, over depth",
         description=f"{largest} The table below holds every value.",
     )
 
 
-def _curves(layers: Sequence[int], bands: dict[str, Band], several: bool) -> list[Curve]:
+def _curves(layers: Sequence[int], bands: dict[str, Band], over: str) -> list[Curve]:
     curves = []
     for name, band in bands.items():
         label, (colour, dash) = PART_NAMES[name], LOOKS[name]
         curve = Curve(label, layers, band.values, colour, dash=dash, mark="disc")
-        if several:
-            curve = replace(curve, low=band.low, high=band.high, band=f"range over prompts, {label}")
+        if over:
+            curve = replace(curve, low=band.low, high=band.high, band=f"range over {over}s, {label}")
         curves.append(curve)
     for name, band in bands.items():
         standing = [value if place in jumps(band.values) else np.nan for place, value in enumerate(band.values)]

@@ -90,7 +90,7 @@ function startPlayer({ tokens, layers, frames }) {
     element("depth-name").textContent = layers[layer];
     slider.value = String(layer);
     slider.setAttribute("aria-valuetext", layers[layer]);
-    canvas.setAttribute("aria-label", `How do the tokens of a prompt move? ${layers[layer]}: ${tokens.length} tokens, ${sinks.length} of them massive.`);
+    canvas.setAttribute("aria-label", `How do the tokens move? ${layers[layer]}: ${tokens.length} tokens, ${sinks.length} of them massive.`);
     chips.forEach((chip, index) => chip.classList.toggle("on", index === chosen));
     element("told").textContent = chosen === null ? "" : `${tokens[chosen]} (position ${chosen}), ${layers[layer].toLowerCase()}: norm ${written(frames[layer][chosen][2])}${frames[layer][chosen][3] ? ", massive" : ""}`;
   }
@@ -180,7 +180,7 @@ function startPlayer({ tokens, layers, frames }) {
 function wireChips(chips, choose) {
   const list = element("sentence");
   list.setAttribute("role", "listbox");
-  list.setAttribute("aria-label", "Tokens of the prompt: arrows choose one");
+  list.setAttribute("aria-label", "Tokens: arrows choose one");
   chips.forEach((chip, index) => {
     chip.setAttribute("role", "option");
     chip.tabIndex = index === 0 ? 0 : -1;

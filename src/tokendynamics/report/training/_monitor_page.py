@@ -210,14 +210,20 @@ def monitor_page(series: Series) -> str:
     return render(
         "training.html.jinja",
         title=f"{model}: {_QUESTION}",
-        sections=_sections(series.dataset) if any(look.values for look in series.looks) else [],
-        conventions=conventions("measurements", "texts", "state", "changes", "step", room=ROOM, large=LARGE),
+        sections=_sections(series.dataset, series.noun) if any(look.values for look in series.looks) else [],
+        conventions=conventions(
+            *("measurements", "texts", "state", "changes", "step"),
+            room=ROOM,
+            large=LARGE,
+            noun=series.noun,
+            Noun=series.noun.capitalize(),
+        ),
         manifest={
             "command": series.command,
             "parameters": series.parameters,
             "versions": versions("torch", "transformers"),
         },
-        about=piece("about.html.jinja", entries=entries, prompts=series.texts),
+        about=piece("about.html.jinja", entries=entries, prompts=series.texts, noun=series.noun),
         kind="monitored training",
         name=model,
         question=_QUESTION,
@@ -244,20 +250,20 @@ def _shape(series: Series) -> str:
     facts = series.facts
     parts = [f"{written(facts[name])} {name}" for name in ("layers", "heads") if facts.get(name)]
     parts += [f"dim {written(facts['dim'])}"] if "dim" in facts else []
-    texts = f"on {plural(len(series.texts), 'text')}" if series.texts else ""
+    texts = f"on {plural(len(series.texts), series.noun)}" if series.texts else ""
     return ", ".join(filter(None, [" × ".join(parts), texts]))
 
 
-def _sections(table: xr.Dataset) -> list[Section]:
+def _sections(table: xr.Dataset, noun: str) -> list[Section]:
     maps = drawn(table)
     shown, of = maps.sizes["step"], table.sizes["step"]
     notes = () if shown == of else (f"{count(shown)} of {count(of)} measurements are shown; the dataset has all.",)
     states = maps.state.where(maps.status == MEASURED, MISSING).isel(layer=slice(1, None))
     return [
         Section("states", "Which state is each layer in?", figures=(states_map(_STATE, states),), notes=notes),
-        Section("together", _TOGETHER, figures=_ends_of(table), variants=_maps(maps), notes=notes),
-        Section("updates", "How large is each update?", figures=(_updates(table),)),
-        Section("sinks", "Is there an attention sink?", figures=(_sinks(table),)),
+        Section("together", _TOGETHER, figures=_ends_of(table, noun), variants=_maps(maps, noun), notes=notes),
+        Section("updates", "How large is each update?", figures=(_updates(table, noun),)),
+        Section("sinks", "Is there an attention sink?", figures=(_sinks(table, noun),)),
     ]
 
 
@@ -265,46 +271,48 @@ _STATE = "Which state is each layer in?"
 _TOGETHER = "What do the tokens share?"
 
 
-def _maps(maps: xr.Dataset) -> tuple[Figure, ...]:
+def _maps(maps: xr.Dataset, noun: str) -> tuple[Figure, ...]:
     return (
         numbers_map(
-            "consensus-map", "How much do the tokens of a text share, layer by layer?", "κ'", maps.consensus_relative,
+            "consensus-map", f"How much do the tokens of one {noun} share, layer by layer?", "κ′",
+            maps.consensus_relative,
             Scale((SPREAD, 0.2, 0.4, CONSENSUS)),
-            "κ′: within-text similarity without the direction common to all texts (0: as at the embedding, 1: one "
-            f"point per text). Below {SPREAD:g} a layer is spread; from {CONSENSUS:g} it is in consensus.",
+            f"κ′: within-{noun} similarity without the direction common to all {noun}s (0: as at the embedding, 1: one "
+            f"point per {noun}). Below {SPREAD:g} a layer is spread; from {CONSENSUS:g} it is in consensus.",
         ),
         numbers_map(
             "cos2-map", "Do they lie in few directions, layer by layer?", "Centred cos²", maps.centred_cos2,
             Scale((0.1, 0.2, 0.4, 0.6, 0.8)),
-            "Centred cos² over pairs of tokens of one text shows a collapse to a line or to few directions, which κ′ "
-            "does not.",
+            f"Centred cos² over pairs of tokens of one {noun} shows a collapse to a line or to few directions, which "
+            "κ′ does not.",
         ),
         numbers_map(
-            "common-map", "How much do all texts share, layer by layer?", "Common share", maps.share_common,
+            "common-map", f"How much do all {noun}s share, layer by layer?", "Common share", maps.share_common,
             Scale((0.2, 0.4, 0.6, ANISOTROPIC)),
-            f"The share of a token's direction that tokens of different texts have in common. From {ANISOTROPIC:g}, if "
-            "κ′ is small, a layer is anisotropic.",
+            f"The share of a token's direction that tokens of different {noun}s have in common. From {ANISOTROPIC:g}, "
+            "if κ′ is small, a layer is anisotropic.",
         ),
     )  # fmt: skip
 
 
-def _ends_of(table: xr.Dataset) -> tuple[Figure, ...]:
+def _ends_of(table: xr.Dataset, noun: str) -> tuple[Figure, ...]:
     """Draw the two measures that decide most states, at the end of the network."""
     return (
         _end(
-            table, "consensus_relative", "Do the tokens of a text draw together?", "κ′", "Within-text similarity κ′",
+            table, noun, "consensus_relative", f"Do the tokens of one {noun} draw together?", "κ′",
+            f"Within-{noun} similarity κ′",
             (Rule(SPREAD, f"spread below {SPREAD:g}"), Rule(CONSENSUS, f"consensus from {CONSENSUS:g}")),
         ),
         _end(
-            table, "share_common", "Do the tokens of all texts point one way?", "Common share",
-            "Share of a token's direction that tokens of different texts have in common",
+            table, noun, "share_common", f"Do the tokens of all {noun}s point one way?", "Common share",
+            f"Share of a token's direction that tokens of different {noun}s have in common",
             (Rule(ANISOTROPIC, f"anisotropic from {ANISOTROPIC:g}"),),
         ),
     )  # fmt: skip
 
 
 def _end(
-    table: xr.Dataset, measure: str, question: str, axis: str, caption: str, rules: tuple[Rule, ...]
+    table: xr.Dataset, noun: str, measure: str, question: str, axis: str, caption: str, rules: tuple[Rule, ...]
 ) -> Figure:  # fmt: skip
     def ends(name: str) -> Iterator[np.ndarray]:
         return (table[f"{name}_interval"].isel(layer=-1, missing_dims="ignore").sel(bound=end).values for end in BOUNDS)
@@ -317,14 +325,14 @@ def _end(
     if after in table:
         curves.append(_line("after the final norm", 2, table, table[after].values, *ends(after)))
     where = "after the last layer and after the final norm" if after in table else "after the last layer"
-    intervals = f"{percent(CONFIDENCE)} confidence intervals over texts"
+    intervals = f"{percent(CONFIDENCE)} confidence intervals over {noun}s"
     return over_steps(
         f"{measure.replace('_', '-')}-over-steps", question, axis,
         f"{caption}: {where}, with {intervals}; and the highest after any layer.", curves, rules=rules,
     )  # fmt: skip
 
 
-def _updates(table: xr.Dataset) -> Figure:
+def _updates(table: xr.Dataset, noun: str) -> Figure:
     lines = []
     for place, (part, name) in enumerate(PART_NAMES.items()):
         ratio = table.update_ratio.sel(component=part)
@@ -334,15 +342,15 @@ def _updates(table: xr.Dataset) -> Figure:
         "updates-over-steps",
         "How large is each update?",
         "|update| / |residual stream|",
-        "Norm of a part's update relative to the residual stream it is added to: median over tokens and texts. Line: "
-        "median over layers; band: lowest to highest layer.",
+        f"Norm of a part's update relative to the residual stream it is added to: median over tokens and {noun}s. "
+        "Line: median over layers; band: lowest to highest layer.",
         lines,
         log=True,
         ends=("lowest layer", "highest layer"),
     )
 
 
-def _sinks(table: xr.Dataset) -> Figure:
+def _sinks(table: xr.Dataset, noun: str) -> Figure:
     mass, uniform = table.attention_sink_mass, table.attention_sink_uniform
     lines = [
         _line("highest layer", 0, table, mass.max("layer").values),
@@ -353,8 +361,8 @@ def _sinks(table: xr.Dataset) -> Figure:
         "sinks-over-steps",
         "Is there an attention sink?",
         "Weight received by one token",
-        "Mean attention weight received by the most attended token of a text, over heads and later tokens at least "
-        "four positions away; mean over texts.",
+        f"Mean attention weight received by the most attended token of each {noun}, over heads and later tokens at "
+        f"least four positions away; mean over {noun}s.",
         lines,
         rules=(Rule(ATTENTION_SINK, f"attention sink from {ATTENTION_SINK:g}"),),
     )

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError, TokenDynamicsError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import shown
+from tokendynamics.numerics.errors import shown, why
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.encoding import as_tokenizer
 from tokendynamics.pretrained.network import half_of
@@ -276,14 +276,13 @@ class Monitor(Readable, TrainerCallback):
             probe = self._probe_of(model, tokenizer)
         except Exception as error:  # whatever a user's model raises, its training continues
             self._unreadable = model
-            name, colon, rest = in_short(error).partition(": ")  # of an argument of `tokendynamics.load`
-            self._take(Look(step, f"not measured: {_ARGUMENTS.get(name, name)}{colon}{rest}"))
+            self._take(Look(step, _not_measured(error)))
             return
         started = perf_counter()
         try:
             look = probe.look(step)
         except Exception as error:
-            look = Look(step, f"not measured: {in_short(error)}")
+            look = Look(step, _not_measured(error))
         self._take(look)
         if look.values:
             self._hand_over(dict(scalars(look.values)), step, send)
@@ -295,8 +294,8 @@ class Monitor(Readable, TrainerCallback):
         if self._probe is not None and self._probe.network is network:
             return self._probe
         name = type(whole).__name__
-        if why := why_not_alone(model):
-            raise CheckpointError(name, "a network that one process has whole", why)
+        if spread := why_not_alone(model):
+            raise CheckpointError(name, "a network that one process has whole", spread)
         probe = Probe(network, name, self._prompts, tokenizer, self._inputs)
         depth, former = probe.facts["layers"], self.series.facts.get("layers")
         if former not in (None, depth):
@@ -310,7 +309,11 @@ class Monitor(Readable, TrainerCallback):
         """Take a look in, with its lines for the log."""
         former, first = self.series.status, not any(earlier.values for earlier in self.series.looks)
         if first and look.values and not has_intervals(look.values):
-            _LOG.warning("step %d: states and their changes need three different texts: only numbers follow", look.step)
+            _LOG.warning(
+                "step %d: states and their changes need three different %ss: only numbers follow",
+                look.step,
+                self.series.noun,
+            )
         for change in self.series.add(look):
             _LOG.warning("%s", change.text)
         if look.status not in (MEASURED, former):
@@ -339,8 +342,14 @@ class Monitor(Readable, TrainerCallback):
                 _LOG.warning("%s failed: %s; training continues", what, in_short(error))
 
 
-_ARGUMENTS = {"spec": "model", "ids": "texts"}
-"""Names of a monitor's own arguments, by those of `tokendynamics.load`."""
+def _not_measured(error: Exception) -> str:
+    """Return the status of a look that an error ended: of an error of this library what it needs, as a clause."""
+    reason = why(error, *_SUBJECTS) if isinstance(error, TokenDynamicsError) else in_short(error)
+    return f"not measured: {' '.join(reason.split())}"
+
+
+_SUBJECTS = ("spec", "model", "ids", "texts", "tokenizer")
+"""Arguments of a monitor, or of `tokendynamics.load`, that a reason need not name."""
 
 
 def _plain(value: Any) -> Any:

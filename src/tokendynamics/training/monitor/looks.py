@@ -23,7 +23,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import (
     tokens_to_remove,
     update_ratios,
 )
-from tokendynamics.diagnosis.tracing.prompts import in_words
+from tokendynamics.diagnosis.tracing.prompts import in_words, noun_of
 from tokendynamics.diagnosis.tracing.variables import SHARES, SITES
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.resources import check_fits
@@ -198,7 +198,7 @@ def _sinks(rows: Sequence[PromptTrace]) -> dict[str, np.ndarray]:
     return {"attention_sink_mass": mean[0].numpy(), "attention_sink_uniform": mean[1].numpy()}
 
 
-_KEPT = ("tokenization", "sinks", "intervals")
+_KEPT = ("prompt_noun", "tokenization", "sinks", "intervals")
 
 
 class Probe:
@@ -220,7 +220,7 @@ class Probe:
     def __init__(self, network: nn.Module, name: str, texts: Mapping[str, Any], tokenizer: Any, inputs: Any) -> None:
         if tokenizer is None and any(isinstance(item, str) for item in texts.values()):
             advice = "pass tokenizer=, or token ids as texts"
-            raise ArgumentValueError("tokenizer", "one that turns texts into token ids", "none", advice)
+            raise ArgumentValueError("tokenizer", "a tokenizer that turns texts into token ids", "none", advice)
         self.network = network
         with undisturbed(network):
             self._ckpt = load(network, tokenizer, inputs=inputs)
@@ -231,7 +231,7 @@ class Probe:
                 except ArgumentValueError:  # longer than what the network reads
                     given.append(prepared(self._ckpt, item, truncate=True, argument=called).inputs)
                     cut += 1
-            _check_texts(self._ckpt, given)
+            _check_texts(self._ckpt, given, noun_of(texts))
             self._packs = self._ckpt.packs(given)
         self.texts = [[called, in_words(item)] for called, item in texts.items()]
         self.facts = _facts(self._ckpt, name, texts, cut)
@@ -260,7 +260,7 @@ class Probe:
             return watch.run(WithoutInferenceMode(self.network), pack)
 
 
-def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
+def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]], noun: str) -> None:
     """Refuse texts that are one text to the network, and states that do not fit: those of all are there at once."""
     first, *others = given
 
@@ -271,10 +271,10 @@ def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
         prompt.keys() == first.keys() and all(same(prompt[name], first[name]) for name in prompt) for prompt in others
     ):
         came = f"{len(given)} that begin alike, as far as the network reads them"
-        raise ArgumentValueError("texts", "at least two different texts", came)
+        raise ArgumentValueError("texts", f"at least two different {noun}s", came)
     lengths = [prompt["input_ids"].shape[-1] if "input_ids" in prompt else 0 for prompt in given]
     states = sum(state_bytes(ckpt, length) for length in lengths)
-    check_fits(states + attention_bytes(ckpt, max(lengths)), "texts", "use fewer or shorter texts")
+    check_fits(states + attention_bytes(ckpt, max(lengths)), "texts", f"use fewer or shorter {noun}s")
 
 
 def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> dict[str, Any]:
@@ -294,5 +294,5 @@ def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> d
         **{kept: conventions[kept] for kept in _KEPT},
         "sites": WITH_NORM if facts.has_final_norm else "the residual state after each block",
         "precision": f"forward pass in {dtype}, without autocast and dropout; measures in float64",
-        "lengths": context if cut else "every text is whole",
+        "lengths": context if cut else f"every {conventions['prompt_noun']} is whole",
     }

@@ -148,6 +148,11 @@ class Series(StoredResult):
         return changes
 
     @property
+    def noun(self) -> str:
+        """What one of the texts is called; "text" in results of earlier versions."""
+        return str(self.facts.get("prompt_noun", "text"))
+
+    @property
     def states(self) -> list[list[State]]:
         """The state after each layer 1 … L by the measures of each look alone; none where there are no numbers."""
         return self.layers.states
@@ -303,14 +308,14 @@ def lines(series: Series) -> tuple[list[str], list[str]]:
 def _ended(series: Series, numbered: Sequence[int]) -> str:
     first, last = (series.looks[numbered[place]] for place in (0, -1))
     state, value = series.states[numbered[-1]][-1], float(last.values["consensus_relative"][-1])
-    similarity, texts = "", plural(len(series.texts), "text")
+    similarity, texts = "", plural(len(series.texts), series.noun)
     if np.isfinite(value):
         ends = last.values["consensus_relative_interval"][-1]
-        similarity = f", with a within-text similarity κ′ of {estimate(value, ends, CONFIDENCE, at_most=1.0)}"
+        similarity = f", with a within-{series.noun} similarity κ′ of {estimate(value, ends, CONFIDENCE, at_most=1.0)}"
         if first is not last:
             before = fixed(float(first.values["consensus_relative"][-1]))
             similarity += f", {before} at step {count(first.step)}"
-    why = "" if has_intervals(last.values) else ", because a state needs three different texts"
+    why = "" if has_intervals(last.values) else f", because a state needs three different {series.noun}s"
     word = state if has_intervals(last.values) else "undetermined"
     normed = _after_norm(series, numbered[-1])
     if normed is None:
@@ -357,7 +362,7 @@ def _changed(series: Series, numbered: Sequence[int]) -> str:
         return f"There is one measurement, at step {first}, so changes are unknown."
     over = f"in {plural(len(numbered), 'measurement')} from step {first} to step {last}"
     if not has_intervals(series.looks[numbered[-1]].values):
-        return f"Changes {over} are not tested, because this needs three different texts."
+        return f"Changes {over} are not tested, because this needs three different {series.noun}s."
     if not series.changes:
         return f"No layer changed significantly {over}."
     many = len(series.changes)
