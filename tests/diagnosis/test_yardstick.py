@@ -128,8 +128,8 @@ def test_a_baseline_of_another_depth_is_refused(result: Diagnosis, tmp_path: Pat
 
 def test_what_has_no_interval_is_not_denied_to_be_significant() -> None:
     for interval, words in (([0.5, 0.9], "higher than"), ([0.2, 1.0], "not significantly higher than")):
-        assert _beside(0.7, interval, [0.1, 0.3], "").startswith(words)
-    unknown = _beside(0.7, [float("nan")] * 2, [0.1, 0.3], "")
+        assert _beside(0.7, interval, [0.1, 0.3], "", "text").startswith(words)
+    unknown = _beside(0.7, [float("nan")] * 2, [0.1, 0.3], "", "text")
     assert unknown == (
         "higher than in the 2 trained networks measured (0.10 to 0.30, each on texts of its kind), without a "
         "confidence interval."

@@ -120,9 +120,9 @@ def joint_levers(
         CheckpointError: The parts of a layer are not found, or the network is streamed.
 
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
-    >>> answer = joint_levers("random:distilgpt2", texts, candidates=3, most=2)
+    >>> answer = joint_levers("random:distilgpt2:1", texts, candidates=3, most=2)
     >>> answer.singles, answer.sets, list(answer.changes)
-    (9, 4, ['layer 1 attention'])
+    (9, 4, ['layer 1 attention', 'layer 2 attention'])
     """
     ckpt = as_checkpoint(ckpt)
     as_count(most, "most")

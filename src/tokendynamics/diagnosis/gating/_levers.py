@@ -113,7 +113,7 @@ def levers(
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
     >>> trials = levers(load("random:gpt2-tiny:2"), texts, candidates=1)
     >>> trials.where, trials.table.consensus_sensitivity.shape, round(trials.kappa, 1)
-    (6, (6, 2), 0.2)
+    (6, (6, 2), 0.1)
     """
     ckpt = as_checkpoint(ckpt)
     prompts, halves, find, measure = halves_of(
