@@ -117,7 +117,6 @@ CANINE: dict[str, Any] = SIZES | {
         ("canine", CANINE, "layers with different numbers of tokens"),
         ("funnel", {"vocab_size": 61, "block_sizes": [2, 2], "d_model": 48, "n_head": 4, "d_head": 12, "d_inner": 40},
          "after encoder.blocks.1.0; layers with different numbers of tokens"),
-        ("xlm", {"vocab_size": 61, "emb_dim": 48, "n_layers": 3, "n_heads": 4}, "blocks that hand on their states"),
         ("segformer", {"hidden_sizes": [16, 16, 32, 32], "depths": [1, 1, 1, 2], "decoder_hidden_size": 16},
          "layers with different numbers of tokens"),
     ],

@@ -273,3 +273,77 @@ def test_padding_that_the_network_hides_by_its_id_is_not_measured(packed: bool, 
     with pytest.raises(ArgumentValueError, match="the network's mask by ids: expected a mask that hides no token"):
         td.trace(ckpt, torch.tensor([4, MARK, 5, 6, 7]))
     assert td.trace(ckpt, torch.tensor([4, 5, 6, 7, 8])).sizes["token"] == 5
+
+
+class _WithPadding(nn.Module):
+    """Hides what an argument says, by a fill, or by terms that are added, in the usual ways of writing an attention."""
+
+    def __init__(self, form: str, causal: bool) -> None:
+        super().__init__()
+        self.form, self.causal, self.embed = form, causal, nn.Embedding(VOCABULARY, DIM)
+        self.blocks = nn.ModuleList(_PaddedBlock(form) for _ in range(2))
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        shown = mask.bool()[:, None, None].expand(-1, -1, ids.shape[1], -1)
+        if self.causal:
+            shown = shown & torch.ones_like(shown).tril()
+        added = torch.where(mask.bool()[:, None, None], 0.0, -1e4) + torch.where(
+            shown, 0.0, -1e9 if self.causal else 0.0
+        )
+        x = self.embed(ids) + 0.1 * torch.arange(ids.shape[1])[:, None]
+        for block in self.blocks:
+            x = block(x, added if "added" in self.form else shown)
+        return x
+
+
+class _PaddedBlock(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.norm = form, nn.LayerNorm(DIM)
+        self.query, self.key, self.value, self.out = (nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        h = self.norm(x)
+        q, k, v = (part(h).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        if "fused" in self.form:
+            y = functional.scaled_dot_product_attention(q, k, v, mask)
+        else:
+            logits = q @ k.mT / math.sqrt(DIM / HEADS)
+            logits = logits + mask if "added" in self.form else logits.masked_fill(~mask, torch.finfo(q.dtype).min)
+            y = logits.softmax(dim=-1) @ v
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", ["filled", "fused", "added", "fused, added"])
+def test_padding_is_not_measured_however_the_mask_is_written(form: str, causal: bool) -> None:
+    """An added −10⁴ hides as a fill does; padding ahead sees no token under a causal mask, and is no token itself."""
+    torch.manual_seed(4)
+    network = _WithPadding(form, causal).eval()
+    ids, mask = torch.randint(2, VOCABULARY, (6, 12)), torch.ones(6, 12)
+    for number in range(6):
+        mask[number, 12 - number % 3 :] = 0.0
+    alone = [
+        {"ids": row[:count][None], "mask": torch.ones(1, count)}
+        for row, count in zip(ids, (12, 11, 10) * 2, strict=True)
+    ]
+    for flipped in (False, True):
+        there = mask.flip(1) if flipped else mask
+        ckpt = td.load(network, inputs={"ids": ids, "mask": there})
+        attention = ckpt.layout.layers[0].attention
+        assert attention is not None, ckpt.layout.layers[0].problem
+        assert (attention.causal, attention.window, attention.other_mask) == (causal, None, False)
+        prompts = [{"ids": row[None], "mask": shown[None]} for row, shown in zip(ids, there, strict=True)]
+        if flipped:
+            with pytest.raises(
+                ArgumentValueError, match="mask: expected a mask that hides no token, got one that hides"
+            ):
+                td.trace(ckpt, prompts)
+            states = [ckpt.under({"logits": factor}).states(prompts[2]) for factor in (0.5, 1 + 1e-7)]
+            assert all(bool(varied.feed_forward.isfinite().all()) for varied in states)
+            there_alone = (varied.feed_forward[:, 2:] for varied in (states[1], ckpt.states(prompts[2])))
+            torch.testing.assert_close(*there_alone, atol=1e-4, rtol=0)
+            continue
+        traces = [td.trace(ckpt, given) for given in (prompts, alone)]
+        for name in ("consensus_within", "share_common", "mean_pair_cosine", "norm_median"):
+            np.testing.assert_allclose(traces[0][name], traces[1][name], atol=1e-5, err_msg=name)

@@ -726,28 +726,6 @@ def test_a_cross_attention_of_pytorch_is_told_from_an_attention_by_hand_beside_i
     np.testing.assert_allclose(audits[1].ov_norm, audits[0].ov_norm, rtol=1e-6)
 
 
-class Sequence(nn.Module):
-    """As in SASRec's published code: the parts of all layers in lists beside each other, and queries alone normed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.norms = nn.Embedding(VOCABULARY, DIM), nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
-        self.attentions = nn.ModuleList(nn.MultiheadAttention(DIM, HEADS) for _ in range(2))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.words(ids).transpose(0, 1)
-        for norm, attention in zip(self.norms, self.attentions, strict=True):
-            query = norm(x)
-            x = query + attention(query, x, x)[0]
-        return x.transpose(0, 1)
-
-
-def test_the_attentions_of_a_list_are_not_beside_each_other() -> None:
-    """Else those with queries of their own would be cross-attentions, and the network one without an attention."""
-    with pytest.raises(CheckpointError, match=r"blocks that hand on their states, got attentions\.0, attentions\.1; "):
-        loaded(network_of(Sequence))
-
-
 @pytest.mark.parametrize("post_norm", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_cross_attention_by_hand_is_told_from_the_attention_between_the_tokens(fused: bool, post_norm: bool) -> None:

@@ -25,7 +25,7 @@ from tokendynamics.numerics.resources import check_fits, free_memory, give_back
 from tokendynamics.pretrained._dispatch import Placement
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._random_inputs import grid_of, main_input_of
-from tokendynamics.pretrained.network import at_least_single, copied_without_values, without_cache
+from tokendynamics.pretrained.network import at_least_single, copied_without_values, submodule, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
 T = TypeVar("T")
@@ -230,7 +230,7 @@ class Network:
             name: The block.
             needed: Modules in it.
         """
-        block = self._network.get_submodule(name)
+        block = submodule(self._network, name)
         if self._weights is None:
             return block
         block = copy.deepcopy(block)

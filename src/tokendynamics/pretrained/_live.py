@@ -29,7 +29,14 @@ from tokendynamics.pretrained.discovery.random_weights import discover_in_networ
 from tokendynamics.pretrained.edits.language_head import base_of
 from tokendynamics.pretrained.encoding import Origin
 from tokendynamics.pretrained.length_dependence import noting_written_buffers
-from tokendynamics.pretrained.network import copied, evaluating, half_of, tensors_given, weights_of_evaluation
+from tokendynamics.pretrained.network import (
+    copied,
+    evaluating,
+    half_of,
+    submodule,
+    tensors_given,
+    weights_of_evaluation,
+)
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import check_settings, read_json_object
 from tokendynamics.pretrained.sources._tensor_files import ADAPTER_CONFIGURATION, adapter_weights, stored_tensors
@@ -418,7 +425,7 @@ def live_checkpoint(
     ckpt = Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)
     with weights_of_evaluation(part):
         fused = {
-            block: any(map(fused_otherwise, part.get_submodule(block).modules())) for block in set(ckpt.layout.blocks)
+            block: any(map(fused_otherwise, submodule(part, block).modules())) for block in set(ckpt.layout.blocks)
         }
     ckpt.fused_otherwise = [number for number, block in enumerate(ckpt.layout.blocks, 1) if fused[block]]
     return ckpt

@@ -23,7 +23,7 @@ from tokendynamics.pretrained.discovery._plain_attention import plain_attention
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.interface import REMEDY, WATCHED, WITH_REMEDY, Ungrouped, configurations
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.network import quietly
+from tokendynamics.pretrained.network import quietly, submodule
 from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles, safetensors_paths
 
 Kind = Literal["lambda-identity", "lambda-diagonal"]
@@ -299,7 +299,7 @@ def fitting_columns(
             raise CheckpointError(where, "an attention that sees no later token", "one that does")
         if not attention.module:
             raise CheckpointError(where, "an attention in its own module", "a block that attends itself")
-        module = network.get_submodule(f"{block}.{attention.module}")
+        module = submodule(network, f"{block}.{attention.module}")
         first, sizes = next(module.parameters()), {"heads": attention.heads, "kv_heads": attention.kv_heads}
         # In half precision small steps of λ would be lost.
         single = torch.promote_types(first.dtype, torch.float32)

@@ -118,8 +118,9 @@ def _of_the_attention(block: nn.Module, layout: BlockLayout) -> tuple[str, ...]:
     if residual is None or residual.feed_forward is None:
         return ("",)
     names = [] if residual.attention is None else [residual.attention]
-    names += [] if attention is None else [attention.module, *attention.modules]
     if attention is not None:
+        norm = None if attention.norm is None else attention.norm[0]  # it may stand in one list with other norms
+        names += [attention.module, *(name for name in attention.modules if name != norm)]
         kind = type(block.get_submodule(attention.module))
         names += [name for name, module in block.named_modules() if type(module) is kind]
     others, beginnings = [name.split(".") for name in residual.feed_forward_modules], list[str]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -141,6 +142,32 @@ def _halves(network: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     }
     first = {half: next((name for name in names if name in inner), "") for half, names in _HALVES.items()}
     return {half: (name, inner[name]) for half, name in first.items() if name}
+
+
+_BESIDE = re.compile(r"(?:(.+)\.)?\{(.+)\}\.(\d+)(?:\.(.+))?")
+"""Owner of lists beside each other, their names, the number of a layer, and the name of a module in it."""
+
+
+def submodule(network: nn.Module, name: str) -> nn.Module:
+    """Return a module by its name, or a layer whose parts stand in lists beside each other, which runs nowhere.
+
+    Of a list that is several times as long as the shortest, the layer has that many members.
+
+    >>> lists = nn.ModuleDict({"a": nn.ModuleList([nn.ReLU(), nn.Tanh()]), "norms": nn.ModuleList([nn.ReLU()] * 4)})
+    >>> submodule(lists, "{a,norms}.1.a"), submodule(lists, "{a,norms}.1.norms.1")
+    (Tanh(), ReLU())
+    """
+    named = _BESIDE.fullmatch(name)
+    if named is None:
+        return network.get_submodule(name)
+    owner, names, place, inner = named.groups()
+    lists: dict[str, Any] = {one: network.get_submodule(f"{owner}.{one}" if owner else one) for one in names.split(",")}
+    layer, layers = nn.Module(), min(map(len, lists.values()))
+    for one, members in lists.items():
+        count = len(members) // layers
+        several = members[int(place) * count :][:count]
+        layer.add_module(one, several[0] if count == 1 else several)
+    return layer.get_submodule(inner or "")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from tokendynamics.diagnosis.network import sizes_differ
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import why
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.network import submodule
 from tokendynamics.provenance.progress import Progress, tracked
 from tokendynamics.words import in_layers
 
@@ -124,11 +125,16 @@ def _outside_blocks(ckpt: Checkpoint, other: Checkpoint) -> dict[str, Tensor]:
     ``model.`` in a network with a head beside one without.
     """
     whole, blocks = ckpt.with_head or ckpt.model, [f".{block}." for block in ckpt.layout.blocks]
+    # The parts of a layer may stand in lists beside each other.
+    inside = {id(tensor) for name in ckpt.layout.blocks for tensor in submodule(ckpt.model, name).parameters()}
     prefix = before_shared_end(_first_block(ckpt), _first_block(other))
     return {
         name.removeprefix(prefix): parameter.detach()
         for name, parameter in whole.named_parameters()
-        if not parameter.is_meta and parameter.is_floating_point() and not any(block in f".{name}" for block in blocks)
+        if not parameter.is_meta
+        and parameter.is_floating_point()
+        and id(parameter) not in inside
+        and not any(block in f".{name}" for block in blocks)
     }
 
 

@@ -278,7 +278,9 @@ def sums_of(
     >>> means.tolist(), within.tolist()
     ([[0.5, 0.5]], [0.0])
     """
-    directions = unit_rows(state.double(), "states") * counts.to(state.device).unsqueeze(-1)
+    there = counts.to(state.device).unsqueeze(-1)
+    # Behind the end of a shorter prompt a network may have zeros.
+    directions = unit_rows(state.double().masked_fill(~there, 1.0), "states") * there
     total, count = directions.sum(dim=-2).cpu(), counts.sum(dim=-1)
     pairs = count * (count - 1)
     within = (total.square().sum(dim=-1) - count) / pairs.clamp_min(1)

@@ -255,7 +255,7 @@ def _key_heads(attention: AttentionCall) -> int:
 
 def _is_causal(attention: AttentionCall) -> bool:
     """Whether a mask hides every later token."""
-    weights = attention.weights
+    weights = attention.weights * attention.sees_any()[..., None]
     later = weights[..., torch.ones(weights.shape[-2:], dtype=torch.bool).triu(1)]
     return attention.mask is not None and later.numel() > 0 and bool((later == 0).all())
 

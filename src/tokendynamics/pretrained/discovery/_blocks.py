@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ from tokendynamics.pretrained.discovery._calls import BlockSites, Hooks, ModuleC
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import quietly
+from tokendynamics.pretrained.network import quietly, submodule
 from tokendynamics.pretrained.other_libraries import refusing
 from tokendynamics.pretrained.packs import ids_in
 
@@ -63,10 +63,54 @@ def spans(network: nn.Module, recorded: Pass, branches: Sequence[ModuleCall]) ->
     lists = [name for outer in _outer_lists(network, branches) for name in outer]
     inside = {name: calls for name in lists if (calls := _inside(recorded, name))}
     by_list = dict(sorted(inside.items(), key=lambda entry: entry[1][0].start))
-    for groups in (by_list, {call.name: [call] for call in branches}):
-        if len(groups) > 1 and (leave := _leave(groups)) is not None:
-            return [_block(network, recorded, name, group, leave) for name, group in groups.items()]
+    renamed, beside = _of_lists_beside(network, recorded, branches[0].name)
+    for calls, groups in ((None, by_list), (None, {call.name: [call] for call in branches}), (renamed, beside)):
+        if len(groups) > 1 and (sites := _sites(groups)) is not None:
+            recorded.calls[:] = recorded.calls if calls is None else calls
+            return [_block(network, recorded, name, group, sites) for name, group in groups.items()]
     return []
+
+
+def _of_lists_beside(
+    network: nn.Module, recorded: Pass, name: str
+) -> tuple[list[ModuleCall], dict[str, list[ModuleCall]]]:
+    """Return the calls of a pass with the names of layers whose parts stand in lists beside each other, and by layer.
+
+    Such as ``{attentions,norms}.0``, see `submodule`; by layer stand the outermost calls.
+
+    Args:
+        network: The one that ran.
+        recorded: Its pass.
+        name: Of a module in one of the lists.
+
+    Returns:
+        Nothing where there are no such lists, or where the parts of a layer do not all run before those of the next.
+    """
+    around = name.rpartition(".")[0]
+    while around and isinstance(network.get_submodule(around), nn.ModuleList):
+        around = around.rpartition(".")[0]
+    prefix, owner = f"{around}." if around else "", network.get_submodule(around)
+    lengths = {one: len(child) for one, child in owner.named_children() if isinstance(child, nn.ModuleList)}
+    # The list of each call, its place there, and the name within that member.
+    parts = {call: call.name.removeprefix(prefix).split(".", 2) for call in sorted(recorded.calls, key=_start)}
+    inside = {call: names for call, names in parts.items() if names[0] in lengths and call.name.startswith(prefix)}
+    lists = list(dict.fromkeys(names[0] for names in inside.values()))
+    layers = min((lengths[one] for one in lists), default=0)
+    if len(lists) < 2 or any(lengths[one] % layers for one in lists):
+        return [], {}
+    label, renamed = f"{prefix}{{{','.join(lists)}}}", dict[ModuleCall, ModuleCall]()
+    for call, (one, place, *inner) in inside.items():
+        layer, number = divmod(int(place), lengths[one] // layers)
+        several = [str(number)] if lengths[one] > layers else []
+        renamed[call] = replace(call, name=".".join([f"{label}.{layer}", one, *several, *inner]))
+    calls = [renamed.get(call, call) for call in recorded.calls]
+    groups = {one: _inside(replace(recorded, calls=calls), one) for one in (f"{label}.{n}" for n in range(layers))}
+    follow = all(groups.values()) and all(one[-1].end < other[0].start for one, other in pairwise(groups.values()))
+    return (calls, groups) if follow else ([], {})
+
+
+def _start(call: ModuleCall) -> int:
+    return call.start
 
 
 def _outer_lists(network: nn.Module, branches: Sequence[ModuleCall]) -> list[list[str]]:
@@ -91,40 +135,52 @@ def _inside(recorded: Pass, name: str) -> list[ModuleCall]:
     return sorted(outer, key=lambda call: call.start)
 
 
-def _leave(by_name: Mapping[str, Sequence[ModuleCall]]) -> tuple[str, Literal["output", "sum"]] | None:
-    """Return where the states show that each group hands on to the next; None where they do not show alike in all."""
+def _sites(by_name: Mapping[str, Sequence[ModuleCall]]) -> BlockSites | None:
+    """Return where the states show that each group reads and hands on to the next; None if they do not alike in all.
+
+    A group may give its states with the tokens first, or read them so.
+    """
     groups = list(by_name.values())
-    sides: tuple[Literal["output", "sum"], ...] = ("output", "sum")
-    for place, side in product(range(1, 1 + min(map(len, groups))), sides):
-        ends = [_state(group[-place], side) for group in groups[:-1]]
-        inner = {group[-place].name_in(name) for name, group in by_name.items()}
-        if len(inner) == 1 and all(_same(after[0].given, end) for end, after in zip(ends, groups[1:], strict=True)):
-            return inner.pop(), side
+    count, enter = min(map(len, groups)), groups[0][0].name_in(next(iter(by_name)))
+    for place, reader in product(range(1, 1 + count), (None, *range(1, 1 + count))):
+        inner, added_to = (
+            {group[-which].name_in(name) for name, group in by_name.items()} if which is not None else {None}
+            for which in (place, reader)
+        )
+        if len(inner) > 1 or len(added_to) > 1:
+            continue
+        states = [_state(group[-place], None if reader is None else group[-reader]) for group in groups]
+        pairs = zip(states[:-1], groups[1:], strict=True)
+        if all(_same(after[0].given, state) or _same(after[0].given, _turned(state)) for state, after in pairs):
+            side: Literal["output", "sum"] = "output" if reader is None else "sum"
+            added = None if reader in (None, place) else added_to.pop()
+            return BlockSites(enter, (str(inner.pop()), side), added)
     return None
 
 
-def _block(
-    network: nn.Module,
-    recorded: Pass,
-    name: str,
-    group: Sequence[ModuleCall],
-    leave: tuple[str, Literal["output", "sum"]],
-) -> BlockCall:
-    first = group[0]
-    last = next(call for call in reversed(group) if call.name_in(name) == leave[0])
-    y = _state(last, leave[1])
+def _turned(states: Tensor | None) -> Tensor | None:
+    return None if states is None or states.ndim != 3 else states.transpose(0, 1)
+
+
+def _block(network: nn.Module, recorded: Pass, name: str, group: Sequence[ModuleCall], sites: BlockSites) -> BlockCall:
+    first, by_name = group[0], {call.name_in(name): call for call in group}
+    last = by_name[sites.leave[0]]
+    reader = last if sites.added_to is None else by_name[sites.added_to]
+    y = _state(last, reader if sites.leave[1] == "sum" else None)
     # A moment before the first and after the last, so that both stand inside.
     start, end = (first.start, last.end) if first is last and first.name == name else (first.start - 1, last.end + 1)
     call = ModuleCall(
-        name, network.get_submodule(name), first.given, first.x, last.y if y is None else y, first.arguments, start, end
+        name, submodule(network, name), first.given, first.x, last.y if y is None else y, first.arguments, start, end
     )
-    return BlockCall(call, recorded.attentions_in(call), BlockSites(first.name_in(name), leave))
+    return BlockCall(call, recorded.attentions_in(call), replace(sites, enter=first.name_in(name)))
 
 
-def _state(call: ModuleCall, side: str) -> Tensor | None:
-    if side == "output":
+def _state(call: ModuleCall, reader: ModuleCall | None) -> Tensor | None:
+    """Return what a module gives, added to what another one read that began no later; None where these do not fit."""
+    if reader is None:
         return call.y
-    return None if call.given is None or call.given.shape != call.y.shape else call.given + call.y
+    given, fits = reader.given, reader.given is not None and reader.given.shape == call.y.shape
+    return given + call.y if given is not None and fits and reader.start <= call.start else None
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
@@ -482,7 +538,7 @@ def ignores_later_tokens(network: nn.Module, given: Mapping[str, Any], last_bloc
         several.append(ids.clone())
         several[-1][0, place] = others[0]
     with Hooks() as hooks, as_before(network), quietly(network), torch.no_grad():
-        hooks.after(network.get_submodule(last_block), lambda given: states.append(given.detach().clone()))
+        hooks.after(submodule(network, last_block), lambda given: states.append(given.detach().clone()))
         with refusing(lambda words: CheckpointError(expected(name, "a network that runs", words))):
             for changed in several:
                 network(**{**given, argument: changed})

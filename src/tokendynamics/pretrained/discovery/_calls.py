@@ -129,13 +129,15 @@ class BlockSites:
 
     Attributes:
         enter: The module within the block that reads the state before it; empty for the block itself.
-        leave: The module within the block at which the state after it shows: as its output, or as its input plus its
-            output.
+        leave: The module within the block at which the state after it shows: as its output, or as its output plus
+            what a module read.
+        added_to: The module, within the block, that read this; None for the same.
         in_place: Whether the network writes into tensors of states, so that one to be kept has to be copied.
     """
 
     enter: str = ""
     leave: tuple[str, Literal["output", "sum"]] = ("", "output")
+    added_to: str | None = None
     in_place: bool = False
 
 
@@ -208,7 +210,8 @@ class Hooks(ExitStack):
             changed = act(x + output)
             return None if changed is None else changed - x
 
-        self.before(module, _lasting(given.append, sites))
+        reader = module if sites.added_to is None else block.get_submodule(sites.added_to)
+        self.before(reader, _lasting(given.append, sites))
         self.after(module, summed)
 
 
@@ -493,9 +496,14 @@ def _holds_states(value: Any) -> bool:
 def with_state(
     x: Tensor, given: Tensor, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a module with other states: wherever the former ones stand, as query, key and value."""
+    """Return the arguments of a module with other states: wherever the former ones stand, as query, key and value.
+
+    A cache of transformers, which a call extends by its keys, is left out.
+    """
 
     def other(value: Any) -> Any:
+        if hasattr(value, "get_seq_length"):
+            return None
         if _holds_states(value) and _is_same(states_given(value), given):
             return with_states_given(value, x)
         return x if _is_same(value, given) else value

@@ -34,7 +34,7 @@ from tokendynamics.pretrained.discovery._positional import embedded, first_token
 from tokendynamics.pretrained.discovery._random_inputs import Comparisons, holding
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
-from tokendynamics.pretrained.discovery._sequence_checks import TokensFirstError, check_axes, check_one_sequence
+from tokendynamics.pretrained.discovery._sequence_checks import TokensFirstError, check_axes, check_one_sequence, turns
 from tokendynamics.pretrained.discovery._trials import CHANGED, cross_attentions, scales_with_length, sees_order
 from tokendynamics.pretrained.discovery.layout import (
     LOOKS_AHEAD,
@@ -127,15 +127,19 @@ def _seen_turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]])
     counts = (2, 3)
     with torch.no_grad(), as_before(network), apart(network), seen_turned(), silenced(), without_autocast():
         passes = [record(network, inputs(count)) for count in counts]
-        names = tuple(dict.fromkeys(block.call.name for block in _blocks(network, passes[0])))
-    shapes = [{call.y.shape for call in recorded.calls if call.name in names} for recorded in passes]
-    if [{shape[1] for shape in several} for several in shapes] != [{count} for count in counts]:
-        return False
-    tokens = {shape[0] for several in shapes for shape in several}
+        called = [list(recorded.calls) for recorded in passes]  # by names of the network's own
+        blocks = [_blocks(network, recorded) for recorded in passes]
+    tokens: set[int] = set()
+    for several, count in zip(blocks, counts, strict=True):
+        # Blocks of parts in several lists may read them tokens first and give them inputs first.
+        if any(block.call.y.shape[1] != count for block in several if not turns(block.call)):
+            return False
+        shapes = [block.call.y.shape[:2] for block in several]
+        tokens |= {shape[0] if shape[1] == count else shape[1] for shape in shapes}
     # Only lengths distinguish the axes of other modules.
-    recorded, count = next((one, count) for one, count in zip(passes, counts, strict=True) if count not in tokens)
+    calls, count = next((one, count) for one, count in zip(called, counts, strict=True) if count not in tokens)
     axes: dict[str, set[Any]] = {}
-    for call in recorded.calls:
+    for call in calls:
         for tensor in (call.x, call.y) if call.name and not isinstance(call.module, InProjection) else ():
             if tensor is not None and tensor.ndim == 3:
                 axes.setdefault(call.name, set()).add(tuple(tensor.shape[:2]))
@@ -333,7 +337,7 @@ def _with_masks_by_ids(
         times = [time for time, _ in first.attentions]
         if len(recorded.attentions) != len(times):
             return layers
-        ahead = _looks_ahead(recorded, blocks[-1].call.name, rows, pairs)
+        ahead = _looks_ahead(_blocks(network, recorded)[-1].call.y, rows, pairs)
         tried = list(layers)
         for place, ((layer, seen), block) in enumerate(zip(layers, blocks, strict=True)):
             if layer.attention is not None and block.attentions:
@@ -357,10 +361,9 @@ def _repeated(given: Mapping[str, Any], count: int) -> dict[str, Any]:
     }
 
 
-def _looks_ahead(recorded: Pass, last: str, rows: Tensor, pairs: Sequence[tuple[int, int, int]]) -> bool:
+def _looks_ahead(states: Tensor, rows: Tensor, pairs: Sequence[tuple[int, int, int]]) -> bool:
     """Whether ordinary tokens of prompts that begin alike have other states there after the last block."""
-    states = next((call.y for call in reversed(recorded.calls) if call.name == last), None)
-    if states is None or states.shape[:2] != rows.shape:
+    if states.shape[:2] != rows.shape:
         return False
     for one, other, begin in pairs:
         ordinary = torch.isin(rows[one, :begin], rows[0])
@@ -396,17 +399,30 @@ def _check_same_blocks(network: nn.Module, first: Sequence[BlockCall], second: S
 
 
 def _check_sums(network: nn.Module, blocks: Sequence[BlockCall], recorded: Pass) -> None:
-    """Refuse a single block whose input is added to its output outside of it: what it gives is then no state."""
+    """Refuse a single block to whose output a state before it is added outside of it: what it gives is then no state.
+
+    That is what it reads or, where it adds nothing itself, what a norm before it reads.
+    """
     block = blocks[0].call
     if len(blocks) > 1 or block.x is None or block.x.shape != block.y.shape:
         return
-    total = block.x + block.y
-    near = ROUNDING * float(total.abs().max())
-    later = (call.x for call in recorded.calls if call.start > block.end and call.x is not None)
-    if any(x.shape == total.shape and float((x - total).abs().max()) <= near for x in later):
-        came = f"{block.name}, to whose output the network adds the input outside of it"
-        advice = "put the sum into one module with it"
-        raise LayoutNotFoundError(expected(type(network).__name__, "blocks that give the states", came, advice))
+    before = {"the input": [block.x]}
+    if residual_of(block, recorded, block.start)[0] is None:
+        ran = [call for call in recorded.calls if call.end < block.start]
+        before["an earlier state"] = [states for call in ran for states in (call.x, call.y) if states is not None]
+    later = [call.x for call in recorded.calls if call.start > block.end]
+    later += [call.y for call in recorded.calls if call.start < block.start and call.end > block.end]
+    alike = [states for states in later if states is not None and states.shape == block.y.shape]
+    for words, states in ((words, state) for words, several in before.items() for state in several):
+        total = states + block.y if states.shape == block.y.shape else None
+        if total is not None and any(_near(total, other) for other in alike):
+            came = f"{block.name}, to whose output the network adds {words} outside of it"
+            advice = "put the sum into one module with it"
+            raise LayoutNotFoundError(expected(type(network).__name__, "blocks that give the states", came, advice))
+
+
+def _near(states: Tensor, other: Tensor) -> bool:
+    return float((states - other).abs().max()) <= ROUNDING * float(states.abs().max())
 
 
 def _check_one_sequence(network: nn.Module, blocks: Sequence[BlockCall]) -> None:

@@ -67,7 +67,7 @@ class _FusedArguments:
         """Return which senders some receivers may see; None where every token sees every token."""
         if not self.causal:
             mask = rows_of(self.mask, rows, self.query.shape[-2])
-            return mask if mask is None or mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+            return mask if mask is None or mask.dtype == torch.bool else mask > LOWEST_BIAS
         senders = self.key.shape[-2]
         places = torch.arange(max(rows.stop, senders), device=self.query.device)
         return places[:senders] <= places[rows, None]

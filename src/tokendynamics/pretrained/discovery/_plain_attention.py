@@ -67,6 +67,7 @@ def multiplied(scaled: Tensor, added: Tensor, hidden: Tensor, log_factors: Float
         hidden: Where no token is seen.
         log_factors: Logarithm of the factor of each input.
     """
+    hidden = hidden & ~hidden.all(dim=-1, keepdim=True)  # what sees none, such as padding, keeps its weights
     below = scaled - scaled.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
     factor = torch.exp(log_factors.to(scaled).clamp(max=_LARGEST_LOG)).reshape(-1, *(1,) * (scaled.ndim - 1))
     return torch.where(hidden, -torch.inf, below * factor + added)

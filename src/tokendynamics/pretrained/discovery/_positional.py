@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._calls import EndedError, Hooks, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.network import copied, without_cache
+from tokendynamics.pretrained.network import copied, submodule, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import ids_in
 
@@ -118,7 +118,7 @@ def embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tenso
         raise EndedError
 
     with Hooks() as hooks, torch.no_grad(), silenced(), without_cache(network), suppress(EndedError):
-        hooks.before(network.get_submodule(first), stop)
+        hooks.before(submodule(network, first), stop)
         network(**copied(inputs))
     return read[0] if read else None
 

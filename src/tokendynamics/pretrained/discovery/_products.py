@@ -66,7 +66,9 @@ def _call(
             logits[:, :, rows],
             Logits(query.to(logits), key.to(logits), source.scale, source.soft_cap).scaled(rows),
         )
-        added, hidden = given - scaled, (weights[:, :, rows] == 0) & (given - scaled < LOWEST_BIAS)
+        added, low = given - scaled, given - scaled < LOWEST_BIAS
+        # Padding ahead of a text may see no token under a causal mask, and still has weights.
+        hidden = low & ((weights[:, :, rows] == 0) | low.all(dim=-1, keepdim=True))
         if sinks is None:  # a softmax sees no shift
             highest = added.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
             added = added - torch.where(highest.isfinite(), highest, 0.0)
@@ -80,15 +82,13 @@ def _call(
 
     def shown(rows: slice) -> Tensor | None:
         given, zero = logits[:, :, rows], weights[:, :, rows] == 0
-        if not bool(zero.any()):
-            return None
         # No product of a query and a key is larger: what is far below it is hidden, whatever the product is.
         largest = abs(source.scale) * float(query.norm(dim=-1).max() * key.norm(dim=-1).max())
-        hidden = zero & (given < LOWEST_BIAS - largest)
-        if not torch.equal(hidden, zero) and bool((given[zero & ~hidden] < LOWEST_BIAS + largest).any()):
+        hidden = given < LOWEST_BIAS - largest
+        if bool((given[zero & ~hidden] < LOWEST_BIAS + largest).any()):
             mask = mask_of(rows)
-            return None if mask is None else mask > torch.finfo(mask.dtype).min / 2
-        return ~hidden
+            return None if mask is None else mask > LOWEST_BIAS
+        return ~hidden if bool(hidden.any()) else None
 
     return AttentionCall(
         module=None,

@@ -21,9 +21,14 @@ from tokendynamics.pretrained.discovery._trials import CHANGED, differ
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import copied, without_cache
+from tokendynamics.pretrained.network import copied, submodule, without_cache
 
 _WANTED = "states of shape (input, token, feature)"
+
+_INPUTS_FIRST = (
+    "build it with batch_first=True if its class has that; blocks with tokens first are read in a network in memory "
+    "(no folder) whose own arguments have the inputs first"
+)
 
 _SEED = 17
 
@@ -49,6 +54,10 @@ def check_axes(
     start = blocks[0].call
     shape = tuple(start.y.shape)
     if start.x is None or start.x.shape != start.y.shape:
+        if start.x is not None and turns(start):
+            raise TokensFirstError(
+                start.name, _WANTED, f"{tuple(start.x.shape)} for 2 inputs, with tokens first", _INPUTS_FIRST
+            )
         return
     block = next((block for block in blocks if block.attentions), blocks[0])
     axes = _of_attention(network, inputs(2), block)
@@ -66,6 +75,16 @@ def check_axes(
         raise LayoutNotFoundError(start.name, _WANTED, came, "make inputs of more tokens")
 
 
+def turns(block: ModuleCall) -> bool:
+    """Tell whether a block gives its states in another order of inputs and tokens than it reads them.
+
+    Args:
+        block: Its call, of a pass of which the numbers of inputs and tokens differ.
+    """
+    x, y = block.x, block.y
+    return x is not None and x.ndim == y.ndim == 3 and x.shape != y.shape == x.transpose(0, 1).shape
+
+
 def _check_inputs_first(
     network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], block: BlockCall, axes: tuple[int, ...]
 ) -> None:
@@ -78,9 +97,7 @@ def _check_inputs_first(
     if not axes and not first:  # what acts on each other are tokens
         first = _spreads(network, inputs(2), block, 0) and not _spreads(network, inputs(2), block, 1)
     if first:
-        advice = "build it with batch_first=True if its class has that; blocks with tokens first are read in a network "
-        advice += "in memory (no folder) whose own arguments have the inputs first"
-        raise TokensFirstError(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", advice)
+        raise TokensFirstError(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", _INPUTS_FIRST)
     if shape[1] < 2:
         raise LayoutNotFoundError(start.name, _WANTED, f"{shape}", "make inputs of at least two tokens")
 
@@ -177,7 +194,7 @@ def _states_of(
         outputs.append(states)
         raise EndedError
 
-    module = network.get_submodule(block.call.name)
+    module = submodule(network, block.call.name)
     try:
         with Hooks() as hooks, without_cache(network), as_before(network):
             hooks.before_block(module, block.sites, enter)
@@ -253,8 +270,8 @@ def _feeds(network: nn.Module, given: Mapping[str, Any], blocks: Sequence[BlockC
 
         try:
             with Hooks() as hooks, without_cache(network), as_before(network):
-                hooks.after_block(network.get_submodule(before.call.name), before.sites, leave)
-                hooks.before_block(network.get_submodule(after.call.name), after.sites, enter)
+                hooks.after_block(submodule(network, before.call.name), before.sites, leave)
+                hooks.before_block(submodule(network, after.call.name), after.sites, enter)
                 network(**copied(given))
         except EndedError:
             return entered[-1]

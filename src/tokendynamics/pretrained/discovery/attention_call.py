@@ -250,7 +250,13 @@ class AttentionCall:
         if self.shown_by_weights is not None:
             return self.shown_by_weights(rows)
         mask = self.mask_of(rows)
-        return mask if mask is None or mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        return mask if mask is None or mask.dtype == torch.bool else mask > LOWEST_BIAS
+
+    def sees_any(self) -> Tensor:
+        """Return which receivers see a token, (input, head, row): padding ahead of a text may see none."""
+        shown = self.shown(self._all)
+        whole = torch.ones(self.query.shape[:3], dtype=torch.bool, device=self.query.device)
+        return whole if shown is None or self.further is not None else whole & shown.any(dim=-1)
 
     def by_rows(self) -> Iterator[tuple[slice, Float[Tensor, "batch head row token"], Tensor | None]]:
         """Yield receivers, their attention weights, and which senders they may see, block by block."""

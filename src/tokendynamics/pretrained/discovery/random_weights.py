@@ -47,8 +47,11 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
     network_config: Any = getattr(network, "config", config)
     name = block_list(network)
     blocks = list(network.get_submodule(name).children()) if name else []
-    kinds = layer_kinds(network_config, blocks)
-    copy, chosen = _small_copy(config, network_config, blocks, name, sorted(set(kinds)), half, origin)
+    kinds, owner = layer_kinds(network_config, blocks), network.get_submodule(name.rpartition(".")[0])
+    beside = [child for child in owner.children() if isinstance(child, nn.ModuleList) and len(child) == len(blocks)]
+    # One layer whose parts stand in several lists does not show what it hands on.
+    first = sorted({*kinds, *(range(2) if len(beside) > 1 < len(blocks) else ())})
+    copy, chosen = _small_copy(config, network_config, blocks, name, first, half, origin)
     filled = fill_randomly(copy)
     # What it reads from a file besides (running variances) is 1.
     kept = set(persistent_buffers(filled))

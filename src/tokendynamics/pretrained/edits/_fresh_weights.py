@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._filling import put
-from tokendynamics.pretrained.network import at_least_single, copied_without_values
+from tokendynamics.pretrained.network import at_least_single, copied_without_values, submodule
 from tokendynamics.pretrained.other_libraries import silenced
 
 
@@ -209,7 +209,7 @@ class FreshBlocks(ExitStack):
     def __enter__(self) -> FreshBlocks:
         super().__enter__()
         for name in dict.fromkeys(self._blocks):
-            block = self.network.get_submodule(name)
+            block = submodule(self.network, name)
             self.callback(block.register_forward_pre_hook(partial(self._draw, name), prepend=True).remove)
             self.callback(block.register_forward_hook(partial(self._free, name)).remove)
             for inner in self._maps[name]:
@@ -224,14 +224,14 @@ class FreshBlocks(ExitStack):
         self._used.clear()
 
     def _of(self, block: str) -> list[tuple[str, Tensor]]:
-        return list(self.network.get_submodule(block).named_parameters(remove_duplicate=False))
+        return list(submodule(self.network, block).named_parameters(remove_duplicate=False))
 
     def _linear_maps(self, block: str) -> list[str]:
         """Return the weights, within a block, of linear maps with a normal law of mean 0; none where all are drawn."""
         if self._how == "resample":
             return []
         names = []
-        for inner, module in self.network.get_submodule(block).named_modules():
+        for inner, module in submodule(self.network, block).named_modules():
             law = self._laws.get(f"{block}.{inner}.weight")
             if is_linear_map(module) and law is not None and law.is_normal:
                 names.append(f"{inner}.weight")

@@ -20,7 +20,7 @@ from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._maps import by_token
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.network import copied
+from tokendynamics.pretrained.network import copied, submodule
 from tokendynamics.pretrained.packs import ids_in
 from tokendynamics.words import plural
 
@@ -78,7 +78,7 @@ class OwnTokens(ExitStack):
         # A model with a head gives logits, which cannot be compared with states; its base model gives states.
         base = getattr(network, "base_model", network)
         self._keep("output", base if isinstance(base, nn.Module) else network)
-        self._keep("last", network.get_submodule(layout.end if self._first is None else layout.last))
+        self._keep("last", submodule(network, layout.end if self._first is None else layout.last))
 
     def _keep(self, name: str, module: nn.Module) -> None:
         def hook(module: nn.Module, positional: Any, output: Any) -> None:
@@ -150,7 +150,7 @@ class InsideBlocks(Hooks):
     def _prepare(self) -> None:
         if self._layout.outside:
             for name, layer in dict(zip(self._layout.blocks, self._layout.layers, strict=True)).items():
-                block = self._network.get_submodule(name)
+                block = submodule(self._network, name)
                 self.before_block(block, layer.sites, partial(self._set, True))
                 self.after_block(block, layer.sites, partial(self._set, False))
 
@@ -168,10 +168,12 @@ def blocks_beside(network: nn.Module, layout: Layout) -> dict[str, nn.Module]:
         network: The one that the layout is of.
         layout: Of it.
     """
-    known = {network.get_submodule(name) for name in layout.blocks}
+    known = {submodule(network, name) for name in layout.blocks}
     beside: dict[str, nn.Module] = {}
     for name in dict.fromkeys(layout.blocks):
         around, _, _ = name.rpartition(".")
+        if around.endswith("}"):  # of lists beside each other all members ran
+            continue
         kind = type(network.get_submodule(name))
         for other, module in network.get_submodule(around).named_children():
             if type(module) is kind and module not in known and any(True for _ in module.children()):

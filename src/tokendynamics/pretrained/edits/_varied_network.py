@@ -27,7 +27,7 @@ from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout
 from tokendynamics.pretrained.edits._pass import check_one_stream
 from tokendynamics.pretrained.edits.variant import OF_ATTENTION, PARTS, Variant
 from tokendynamics.pretrained.feed_forward import feed_forward_problem, feed_forward_weights
-from tokendynamics.pretrained.network import evaluating
+from tokendynamics.pretrained.network import evaluating, submodule
 
 
 class VariedNetwork(Hooks):
@@ -130,11 +130,11 @@ class VariedNetwork(Hooks):
         for block, of_calls in of_block.items():
             if any(basis is not None for basis in of_calls):
                 act = partial(self._projected, (block, "output"), of_calls)
-                self.after_block(self.network.get_submodule(block), self._layout.layers[blocks.index(block)].sites, act)
+                self.after_block(submodule(self.network, block), self._layout.layers[blocks.index(block)].sites, act)
         if 0 in bases:
             of_calls = [bases[0], *[None] * (blocks.count(blocks[0]) - 1)]
             act = partial(self._projected, (blocks[0], "input"), of_calls)
-            self.before_block(self.network.get_submodule(blocks[0]), self._layout.layers[0].sites, act)
+            self.before_block(submodule(self.network, blocks[0]), self._layout.layers[0].sites, act)
 
     def _projected(self, key: Hashable, bases: list[Tensor | None], states: Tensor) -> Tensor | None:
         """Project directions out of states: others at each call, where a block is several layers."""
@@ -149,7 +149,7 @@ class VariedNetwork(Hooks):
         of_module: dict[nn.Module, list[Tensor]] = {}
         for block, layer, of_layer in zip(self._layout.blocks, self._layout.layers, gates, strict=True):
             if layer.attention is not None:
-                module = self.network.get_submodule(f"{block}.{layer.attention.output[0]}")
+                module = submodule(self.network, f"{block}.{layer.attention.output[0]}")
                 columns = of_layer[: layer.attention.heads].repeat_interleave(layer.attention.d_value)
                 of_module.setdefault(module, []).append(columns)
         weighted = {m: cs for m, cs in of_module.items() if any(bool((columns != 1).any()) for columns in cs)}
@@ -181,7 +181,7 @@ class VariedNetwork(Hooks):
         for block, layer, of_layer in layers:
             for names, gate in zip(layer.modules_of_parts, of_layer, strict=True):
                 for module in names:
-                    of_module.setdefault(self.network.get_submodule(f"{block}.{module}"), []).append(gate)
+                    of_module.setdefault(submodule(self.network, f"{block}.{module}"), []).append(gate)
         for module, of_calls in of_module.items():
             if any(gate != 1 for gate in of_calls):
                 self.after(module, partial(self._weighted, module, of_calls))
@@ -199,7 +199,7 @@ class VariedNetwork(Hooks):
             return state_of(positional, named)
 
         for name in dict.fromkeys(names):
-            module = self.network.get_submodule(name)
+            module = submodule(self.network, name)
             self.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
 
     def _norms(self) -> list[str]:
@@ -294,7 +294,7 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
                     raise CheckpointError(name, "a block for each layer", came)
             if layout.blocks.index(block) != number:
                 continue
-            module = network.get_submodule(block)
+            module = submodule(network, block)
             for part, gate in zip(PARTS, of_parts, strict=True):
                 if gate != 1:
                     _scale(module, layer, part, gate, dim, f"{name}: {part} of layer {number + 1}", stack)

@@ -32,7 +32,7 @@ from tokendynamics.pretrained.edits._varied_network import existing_heads, exist
 from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import ids_checked, quietly
+from tokendynamics.pretrained.network import ids_checked, quietly, submodule
 from tokendynamics.pretrained.other_libraries import refusing
 from tokendynamics.pretrained.packs import Pack
 
@@ -114,7 +114,7 @@ class GatedNetwork(Hooks):
                 parameter.requires_grad_(False)
                 self.callback(parameter.requires_grad_, True)
         for name, layer in dict(zip(self.layout.blocks, self.layout.layers, strict=True)).items():
-            block = self.network.get_submodule(name)
+            block = submodule(self.network, name)
             self._intercept(block)
             self.before_block(block, layer.sites, partial(self._enter, name))
             of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other

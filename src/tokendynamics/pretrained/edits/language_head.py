@@ -18,7 +18,7 @@ from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import arguments_for, check_one_stream
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import copied, quietly, tensors_given
+from tokendynamics.pretrained.network import copied, quietly, submodule, tensors_given
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack
 
@@ -216,7 +216,7 @@ class EachPlace(nn.Module):
             return states if states is not None and _is_last_of(states, last) else None
 
         with Hooks() as hooks:
-            hooks.after(self.network.get_submodule(self._end), kept.append)
+            hooks.after(submodule(self.network, self._end), kept.append)
             hooks.before(self.network.get_submodule(self._head), of_all)
             return self.network(**arguments)
 
@@ -247,7 +247,7 @@ def scoring_each_place(network: nn.Module, end: str, arguments: Mapping[str, Any
             heads.append(name)
 
     with Hooks() as hooks, quietly(network), torch.no_grad(), as_before(network):
-        hooks.after(network.get_submodule(end), kept.append)
+        hooks.after(submodule(network, end), kept.append)
         for name, module in network.named_modules():
             if next(module.children(), None) is None:
                 hooks.before(module, partial(note, name))
@@ -312,7 +312,7 @@ class LanguageHead(Hooks):
         super().__init__()
         check_one_stream(layout, name)
         self._whole, self._layout, self._name, self._vocabulary = whole, layout, name, vocabulary
-        self._end = network.get_submodule(layout.end)
+        self._end = submodule(network, layout.end)
         self._arguments = arguments_for(whole, pack.arguments)
         if pack.ids is None:
             raise CheckpointError(no_head(name))

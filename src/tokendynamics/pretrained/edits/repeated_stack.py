@@ -24,7 +24,7 @@ from tokendynamics.pretrained.edits.scaled_states import ScaledBlocks, why_not_s
 from tokendynamics.pretrained.edits.states import StateWatch, run
 from tokendynamics.pretrained.edits.variant import Variant
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import copied, quietly
+from tokendynamics.pretrained.network import copied, quietly, submodule
 from tokendynamics.pretrained.other_libraries import refusing
 from tokendynamics.pretrained.packs import Pack, filled_up, filler_of
 
@@ -69,10 +69,10 @@ class Stack(Hooks):
     def _prepare(self) -> None:
         self.enter_all(quietly(self._network), torch.no_grad())
         blocks, layers = self._layout.blocks, self._layout.layers
-        self.before_block(self._network.get_submodule(blocks[0]), layers[0].sites, self._enter)
-        self.after_block(self._network.get_submodule(blocks[-1]), layers[-1].sites, self._leave)
+        self.before_block(submodule(self._network, blocks[0]), layers[0].sites, self._enter)
+        self.after_block(submodule(self._network, blocks[-1]), layers[-1].sites, self._leave)
         if self._layout.final_norm is not None:
-            self.after(self._network.get_submodule(self._layout.end), self._finish)
+            self.after(submodule(self._network, self._layout.end), self._finish)
 
     def embedded(self) -> Float[Tensor, "prompt token dim"]:
         """Return what the first block reads of the inputs, and run no further.
@@ -434,7 +434,7 @@ def states_on_inputs_of(
     if (first.dtype, first.device) != (other.dtype, other.device):
         return None
     blocks = [
-        (first.model.get_submodule(one), other.model.get_submodule(two))
+        (submodule(first.model, one), submodule(other.model, two))
         for one, two in dict(zip(first.layout.blocks, other.layout.blocks, strict=True)).items()
     ]
     if any(set(one.modules()) & set(two.modules()) for one, two in blocks):

@@ -23,7 +23,7 @@ from tokendynamics.pretrained.edits._fresh_weights import is_linear_map
 from tokendynamics.pretrained.edits._pass import by_prompt
 from tokendynamics.pretrained.edits.states import run
 from tokendynamics.pretrained.edits.variant import Variant
-from tokendynamics.pretrained.network import evaluating
+from tokendynamics.pretrained.network import evaluating, submodule
 from tokendynamics.pretrained.other_libraries import refusing
 from tokendynamics.pretrained.packs import Pack
 
@@ -75,7 +75,7 @@ class ScaledBlocks(Hooks):
     def _prepare(self) -> None:
         self.enter_context(multiplied_logits(self._network, lambda: 2 * self.log_scale))
         for name, layer in dict(zip(self._layout.blocks, self._layout.layers, strict=True)).items():
-            block = self._network.get_submodule(name)
+            block = submodule(self._network, name)
             # Before the gates, which may stand on the same module.
             probed = {} if layer.attention is None else layer.attention.probed
             for inner, width in probed.items():
@@ -88,7 +88,7 @@ class ScaledBlocks(Hooks):
                     self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
             self.after_block(block, layer.sites, self._rescaled)
         if self._layout.final_norm is not None:
-            self.before(self._network.get_submodule(self._layout.end), self._before_norm)
+            self.before(submodule(self._network, self._layout.end), self._before_norm)
 
     def _divide_bias(self, module: nn.Module, given: Any, output: Tensor) -> Tensor:
         del given
@@ -173,12 +173,12 @@ class _Watch(Hooks):
 
     def _prepare(self) -> None:
         layout = self._ckpt.layout
-        first = self._ckpt.model.get_submodule(layout.blocks[0])
+        first = submodule(self._ckpt.model, layout.blocks[0])
         self.before_block(first, layout.layers[0].sites, lambda states: None if self._states else self._keep(states))
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
-            self.after_block(self._ckpt.model.get_submodule(name), layer.sites, self._keep)
+            self.after_block(submodule(self._ckpt.model, name), layer.sites, self._keep)
         if layout.final_norm is not None:
-            self.after(self._ckpt.model.get_submodule(layout.end), self._finish)
+            self.after(submodule(self._ckpt.model, layout.end), self._finish)
 
     def run(self, network: nn.Module) -> ScaledStates:
         """Run the network once."""

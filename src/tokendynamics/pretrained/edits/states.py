@@ -22,7 +22,7 @@ from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, block
 from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import ids_checked, without_cache
+from tokendynamics.pretrained.network import ids_checked, submodule, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import Pack
 
@@ -317,7 +317,7 @@ class StateWatch(Hooks):
     def _prepare(self) -> None:
         layout, network = self._layout, self._network
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
-            block = network.get_submodule(name)
+            block = submodule(network, name)
             self.before_block(block, layer.sites, self._here(partial(self._enter, name)))
             if layer.residual is not None and layer.attends:
                 self._site(block, layer.residual, layer.sites.in_place)
@@ -325,7 +325,7 @@ class StateWatch(Hooks):
         for name, module in blocks_beside(network, layout).items():
             self.before(module, self._here(partial(self._note, name)))
         if layout.final_norm is not None:
-            self.after(network.get_submodule(layout.end), self._here(self._finish))
+            self.after(submodule(network, layout.end), self._here(self._finish))
 
     def watch_here(self) -> None:
         """Keep the states of what the present thread runs."""

@@ -1,0 +1,232 @@
+"""Networks that hold the parts of all layers in lists beside each other, such as XLM and SASRec."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+from pretrained.test_own_code import DIM, HEADS, VOCABULARY, Attention
+from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+
+Form = Literal["before", "two in one list", "after"]
+FORMS: tuple[Form, ...] = ("before", "two in one list", "after")
+DEPTH = 3
+PROMPT = torch.tensor([5, 9, 33, 21, 7, 12])
+
+
+class Beside(nn.Module):
+    """Norms before the parts or after the sums; `states` has the state after each part."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self.form, self.states = form, list[Tensor]()
+        self.tokens, self.final = nn.Embedding(VOCABULARY, DIM), nn.LayerNorm(DIM)
+        self.attentions = nn.ModuleList(Attention(2, "fused") for _ in range(DEPTH))
+        self.ffns = nn.ModuleList(
+            nn.Sequential(nn.Linear(DIM, 32), nn.GELU(), nn.Linear(32, DIM)) for _ in self.attentions
+        )
+        if form == "two in one list":
+            self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2 * DEPTH))
+        else:
+            self.first, self.second = (nn.ModuleList(nn.LayerNorm(DIM) for _ in range(DEPTH)) for _ in range(2))
+
+    def norm(self, layer: int, part: int) -> nn.Module:
+        return (
+            self.norms[2 * layer + part] if self.form == "two in one list" else (self.first, self.second)[part][layer]
+        )
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.tokens(idx)
+        self.states = [x]
+        for layer, parts in enumerate(zip(self.attentions, self.ffns, strict=True)):
+            for number, part in enumerate(parts):
+                norm = self.norm(layer, number)
+                x = norm(x + part(x)) if self.form == "after" else x + part(norm(x))
+                self.states.append(x)
+        return x if self.form == "after" else self.final(x)
+
+
+class WithinBlocks(Beside):
+    """The same parts, each layer in a block of its own."""
+
+    def __init__(self, form: Form, like: Beside) -> None:
+        super().__init__(form)
+        self.load_state_dict(like.state_dict())
+        self.blocks = nn.ModuleList(Block(self, layer) for layer in range(DEPTH))
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.tokens(idx)
+        for block in self.blocks:
+            x = block(x)
+        return x if self.form == "after" else self.final(x)
+
+
+class Block(nn.Module):
+    def __init__(self, of: Beside, layer: int) -> None:
+        super().__init__()
+        self.attention, self.mlp, self.after = of.attentions[layer], of.ffns[layer], of.form == "after"
+        self.first, self.second = (of.norm(layer, part) for part in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, part in ((self.first, self.attention), (self.second, self.mlp)):
+            x = norm(x + part(x)) if self.after else x + part(norm(x))
+        return x
+
+
+def made(form: Form) -> Beside:
+    torch.manual_seed(5)
+    network = Beside(form).eval()
+    for parameter in network.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return network
+
+
+def loaded(network: nn.Module) -> Any:
+    return td.load(network, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_states_are_those_of_the_loop(form: Form) -> None:
+    network = made(form)
+    states = loaded(network).states(PROMPT)
+    final = network(PROMPT[None])
+    assert torch.equal(states.feed_forward, torch.cat(network.states[::2]))
+    torch.testing.assert_close(states.attention[1:], torch.cat(network.states[1::2]))
+    if form != "after":
+        assert torch.equal(states.final_norm, final[0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbers_are_those_of_the_same_parts_in_blocks(form: Form) -> None:
+    network = made(form)
+    several = [loaded(network), loaded(WithinBlocks(form, network).eval())]
+    prompts = torch.randint(0, VOCABULARY, (6, 7), generator=torch.Generator().manual_seed(2)).tolist()
+    audits, seen, levers, heads = (
+        [measure(ckpt, *given) for ckpt in several]
+        for measure, given in (
+            (td.audit, ()), (td.attention_seen, (prompts,)), (td.levers, (prompts,)), (td.head_effects, (prompts,)),
+        )
+    )  # fmt: skip
+    for pair in (audits, seen, levers, heads):
+        for name, values in pair[0].data_vars.items():
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(values, pair[1][name], rtol=1e-5, atol=1e-6, err_msg=str(name))
+    assert several[0].layout.causal
+    feed_forward = [ckpt.feed_forward(2).matrices for ckpt in several]
+    for one, other in zip(*(matrices.values() for matrices in feed_forward), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_is_compared_stands_in_a_layer_or_outside_and_not_in_both() -> None:
+    networks = made("before"), made("before")
+    networks[1].ffns[1][0].weight.data *= 1.5
+    compared = td.compare(*map(loaded, networks), texts=[PROMPT.tolist(), [12, 3, 38, 2, 9]])
+    assert "ffns.0.weight" in str(compared)
+    assert "outside" not in str(compared)
+
+
+class Sequence(nn.Module):
+    """As in SASRec: the states have the tokens first until the attention has run, and the inputs first after it."""
+
+    def __init__(self, queries_alone: bool) -> None:
+        super().__init__()
+        self.queries_alone, self.states = queries_alone, list[Tensor]()
+        self.words, self.places = nn.Embedding(VOCABULARY, DIM), nn.Embedding(20, DIM)
+        self.norms, self.forward_norms = (nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2)) for _ in range(2))
+        self.attentions = nn.ModuleList(nn.MultiheadAttention(DIM, HEADS) for _ in range(2))
+        self.forwards = nn.ModuleList(
+            nn.Sequential(nn.Linear(DIM, DIM), nn.ReLU(), nn.Linear(DIM, DIM)) for _ in range(2)
+        )
+        self.last = nn.LayerNorm(DIM)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        hidden, self.states = torch.ones(ids.shape[1], ids.shape[1]).triu(1).bool(), [x]
+        for norm, attention, second, forward in zip(
+            self.norms, self.attentions, self.forward_norms, self.forwards, strict=True
+        ):
+            turned = x.transpose(0, 1)
+            query = norm(turned)
+            key = turned if self.queries_alone else query
+            x = (turned if not self.queries_alone else query) + attention(query, key, key, attn_mask=hidden)[0]
+            y = second(x.transpose(0, 1))
+            x = y + forward(y) if self.queries_alone else x.transpose(0, 1) + forward(y)
+            self.states.append(x)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("queries_alone", [False, True])
+def test_states_may_change_the_order_of_their_axes_within_a_layer(queries_alone: bool) -> None:
+    torch.manual_seed(3)
+    network = Sequence(queries_alone).eval()
+    ckpt = td.load(network, inputs={"ids": torch.randint(1, VOCABULARY, (2, 9))})
+    states = ckpt.states(PROMPT)
+    final = network(PROMPT[None])
+    assert torch.equal(states.feed_forward, torch.cat(network.states))
+    assert torch.equal(states.final_norm, final[0])
+    pattern = td.attention_seen(ckpt, [PROMPT.tolist()], patterns=True).pattern[0]
+    x = network.states[0].transpose(0, 1)
+    query, mask = network.norms[0](x), torch.ones(6, 6).triu(1).bool()
+    key = x if queries_alone else query
+    weights = network.attentions[0](query, key, key, attn_mask=mask, average_attn_weights=False)[1]
+    np.testing.assert_allclose(pattern[0], weights[0].detach(), atol=1e-6)
+    if queries_alone:
+        with pytest.raises(
+            AttentionFactorsError, match="its queries, keys and values are not projected from one tensor"
+        ):
+            td.audit(ckpt)
+        return
+    attention = network.attentions[1]
+    rows = attention.in_proj_weight[:DIM].detach() / (DIM / HEADS) ** 0.5
+    torch.testing.assert_close(torch.cat(list(ckpt.attention(2).query.mT)), rows)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("family", ["xlm", "flaubert"])
+def test_networks_of_transformers_are_read_in_memory(family: str, tmp_path: Any) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(3)
+    config = AutoConfig.for_model(family, vocab_size=61, emb_dim=DIM, n_layers=2, n_heads=4)
+    network = AutoModel.from_config(config).eval()
+    ckpt = td.load(network)
+    with torch.no_grad():
+        outputs = network(input_ids=PROMPT[None], output_hidden_states=True, output_attentions=True)
+    assert torch.equal(ckpt.states(PROMPT).feed_forward, torch.cat(outputs.hidden_states))
+    pattern = td.attention_seen(ckpt, [PROMPT.tolist()], patterns=True).pattern[0]
+    np.testing.assert_allclose(pattern, torch.cat(outputs.attentions), atol=1e-6)
+    rows = network.attentions[1].q_lin.weight.detach()
+    torch.testing.assert_close(torch.cat(list(ckpt.attention(2).query.mT)), rows / (DIM / 4) ** 0.5)
+    # Prompts of several lengths share passes; behind the end of a shorter one the network has zeros.
+    levers = td.levers(ckpt, [PROMPT.tolist(), [12, 3, 38, 9], [1, 30, 4, 4, 4], [7, 8, 9], [21, 22, 31, 17, 3, 5]])
+    assert bool(levers.consensus_sensitivity.notnull().all())
+    network.save_pretrained(tmp_path)
+    with pytest.raises(LayoutNotFoundError, match=r"got calls of \{attentions,.*; load the network and pass it itself"):
+        td.load(tmp_path)
+
+
+class Single(nn.Module):
+    """One attention behind a norm, and the sum outside of both."""
+
+    def __init__(self, further: bool) -> None:
+        super().__init__()
+        self.words, self.norm, self.attention = nn.Embedding(VOCABULARY, DIM), nn.LayerNorm(DIM), Attention(2, "fused")
+        self.further = nn.LayerNorm(DIM) if further else None
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.words(idx)
+        x = x + self.attention(self.norm(x))
+        return x if self.further is None else self.further(x)
+
+
+@pytest.mark.parametrize("further", [False, True])
+def test_what_one_attention_adds_to_a_state_before_its_norm_is_no_state(further: bool) -> None:
+    torch.manual_seed(3)
+    with pytest.raises(LayoutNotFoundError, match="got attention, to whose output the network adds an earlier state"):
+        loaded(Single(further).eval())
