@@ -381,6 +381,21 @@ def test_nothing_needs_doing_where_tokens_stay_apart() -> None:
     assert "share little" in lever_table.text
 
 
+def test_the_convention_says_after_which_layer_kappa_is_read_and_why() -> None:
+    halves = Halves(["a", "b"], ["c", "d", "e"], "image")
+
+    def words(where: int) -> dict[str, str]:
+        first = Sensitivities(np.zeros((3, 2)), np.zeros((3, 2)), np.array([0.0, 0.9, 0.5, 0.97]), where)
+        return {entry.name: entry.choice for entry in _levers._conventions(first, halves, _costs())}
+
+    assert words(3)["where κ is read"] == "after layer 3, the last"
+    earlier = (
+        "after layer 1, where κ′ is largest on the images that propose candidates, because κ at the end is outside "
+    )
+    assert words(1)["where κ is read"] == f"{earlier}0.05 … 0.95 on them"
+    assert words(3)["images"].endswith("proposes candidates (2), the others measure them (3)")
+
+
 def test_neither_kinds_that_alternate_nor_blocks_of_a_kind_fill_a_half() -> None:
     for count in range(5, 49):
         finding, measuring = map(set, split_in_halves(count))
@@ -515,7 +530,7 @@ def test_a_loss_that_was_passed_has_no_unit_and_no_interval() -> None:
     costs.unit, costs.of_loss = "", " in the loss that was passed"
     cheap, dear = (replace(_trial(-0.1, 0.0), loss_change=EffectEstimate(cost, np.nan, np.nan)) for cost in (0.1, 0.7))
     best = _sentences(0.4, 0.4, cheap, dear, costs=costs)
-    assert "at an estimated cost of at most 0.5, the attention of layer 1 at α = 0.5, " in best
+    assert "at an estimated cost of at most 0.5 is the attention of layer 1 at α = 0.5. " in best
     assert "and the loss by +0.100." in best
     assert "lowers similarity by 25 % at +0.100 in the loss that was passed." in _advice(0.4, 0.4, cheap, costs=costs)
     words = "Turning down the one part tried costs more than 0.5 in the loss that was passed."
@@ -576,7 +591,7 @@ def test_each_sentence_says_what_was_measured() -> None:
         "No single part was found whose removal halves the similarity, and it rises in all of layers 1–6. "
         "Similarity κ after layer 6 is 0.90 (95 % CI 0.80–1.00). The "
     )
-    assert "The one part tried, the attention of layer 1 at α = 0.5, changes it by −0.100" in every
+    assert "The one part tried is the attention of layer 1 at α = 0.5. It changes κ by −0.100" in every
     assert "and the loss by +0.500" in every
     assert "or of their initial weights, or the position of the norms. Measured" in every
     bare = _sentences(0.9, 0.9, _trial(-0.1, 0.5), where=1, normed=False)
@@ -585,8 +600,8 @@ def test_each_sentence_says_what_was_measured() -> None:
     )
     assert "or of their initial weights. Measured" in bare
     healthy = _sentences(0.3, 0.3, _trial(-0.2, 0.5), _trial(-0.05, 0.01))
-    assert "tried at an estimated cost of at most 0.02 nats, the attention of layer 1" in healthy
-    assert " at α = 0.5, changes it by −0.050" in healthy
+    assert "tried at an estimated cost of at most 0.02 nats is the attention of layer 1" in healthy
+    assert " at α = 0.5. It changes κ by −0.050" in healthy
     assert "Training can" not in healthy
     assert "costs more than 0.02 nats" in _sentences(0.3, 0.3, _trial(-0.2, 0.5))
     unsure = _sentences(0.3, 0.3, _trial(-0.2, 0.05), _trial(-0.2, 0.03))  # an interval of the cost that holds 0

@@ -17,12 +17,14 @@ from PIL import Image
 
 from tokendynamics.diagnosis import trace
 from tokendynamics.diagnosis._diagnose import conventions_of
+from tokendynamics.diagnosis.auditing._words import _of
 from tokendynamics.diagnosis.network import norms_there, parts_there
 from tokendynamics.diagnosis.tracing.measure import _sites_in_words
 from tokendynamics.diagnosis.tracing.prompts import noun_in, noun_of
 from tokendynamics.diagnosis.tracing.words import detailed_findings
 from tokendynamics.diagnosis.verdict import FigureName, judge
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.report.diagnosis._weights import _summary
 
 TEXTS = {"one": "a cat sat on the mat", "two": "0123456789", "three": "Why, thought the quick brown fox?"}
 
@@ -189,3 +191,14 @@ def test_other_sites_are_spoken_of_where_there_are_any(measured: xr.Dataset) -> 
     assert otherwise(alone).startswith("reading the last state after the final norm")
     assert otherwise(ended) == "one state per layer would hide which part changed it"
     assert otherwise(alone.assign_attrs(sites="after each block")) == "no choice"
+
+
+def test_an_audit_of_one_layer_speaks_of_no_others() -> None:
+    def audited(count: int) -> xr.Dataset:
+        variables = {"regime": ["mixed"] * count, "A_defined": [True] * count, "V_rank": [4] * count}
+        return xr.Dataset({key: ("layer", values) for key, values in variables.items()}, {"layer": range(1, count + 1)})
+
+    begin = "By the signs of W and A (the paper’s conjecture): mixed in "
+    assert _summary(audited(1), 4) == f"{begin}the only layer."
+    assert _summary(audited(2), 4) == f"{begin}2 of 2 layers."
+    assert (_of(1, 1), _of(2, 2), _of(1, 2)) == ("the audited layer", "all 2 layers", "1 of 2 layers")

@@ -70,7 +70,7 @@ def test_numbers_of_the_figures_are_those_of_the_tables(diagnosis: Diagnosis) ->
     _, *rows = saved(page, "directions-sources-common")
     assert [float(row[2]) for row in rows[:6]] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.7, -0.1])
     assert sum(float(row[2]) for row in rows) == pytest.approx(1.0)
-    assert "in layer 2, where they add most relative to the tokens" in page
+    assert "in the layer in which they add most relative to the tokens" in page
 
 
 def test_text_of_tokens_and_prompts_is_escaped(diagnosis: Diagnosis) -> None:

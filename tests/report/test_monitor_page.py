@@ -86,6 +86,25 @@ def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
     ]
 
 
+def test_a_page_says_how_often_it_was_measured_and_after_what() -> None:
+    looks = [look(step, SPREAD, (0.1, 0.99, 0.0), half=0.05) for step in (0, 1)]
+    plain, normed = series_of(*looks, every=1), series_of(look(0, SPREAD, CONSENSUS, after_norm=CONSENSUS))
+    every_step, seldom = page_of(plain), page_of(normed)
+    assert "2, one every step" in every_step
+    assert "1, one every 500 steps" in seldom
+    assert "κ′ of 0.99 (90 % CI 0.94–1.00)" in findings(every_step)[0]  # κ′ is at most 1
+    for page, where in (
+        (every_step, "after the last layer"),
+        (seldom, "after the last layer and after the final norm"),
+    ):
+        assert f"κ′: {where}, with 90 % confidence intervals over texts" in figure_of(
+            page, "consensus-relative-over-steps"
+        )
+    images = page_of(series_of(*looks, prompt_noun="image"))
+    assert "Within-image similarity κ′: after the last layer, with 90 % confidence intervals over images" in images
+    assert "on 3 images" in images
+
+
 def test_what_differs_between_layers_is_said_the_worst_first() -> None:
     looks = [look(0, SPREAD, SPREAD, SPREAD), look(500, TOGETHER, CONSENSUS, TOGETHER, half=0.05)]
     assert findings(page_of(series_of(*looks))) == [

@@ -103,9 +103,9 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         "Sites": trace.attrs["sites"],
         **({"Layers and parts": trace.attrs["notes"]} if "notes" in trace.attrs else {}),
         "Contributions of parts": trace.attrs["component_change"],
-        "States": f"one point where 1 − common share is below {ONE_POINT:g}, else consensus from κ′ {CONSENSUS:g}, "
-        f"rank collapse from a line excess of {LINE_EXCESS:g}, drawing together from κ′ {SPREAD:g}, "
-        f"else anisotropic from a common share of {ANISOTROPIC:g}, else spread",
+        "States": f"one point where 1 − common share is below {ONE_POINT:g}; else consensus from κ′ {CONSENSUS:g}; "
+        f"else rank collapse from a line excess of {LINE_EXCESS:g}; else drawing together from κ′ {SPREAD:g}; "
+        f"else anisotropic from a common share of {ANISOTROPIC:g}; else spread",
         "Intervals": trace.attrs["intervals"],
         "Precision": trace.attrs["precision"],
         **({"Files": trace.attrs["files"]} if "files" in trace.attrs else {}),

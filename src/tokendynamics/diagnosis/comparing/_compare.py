@@ -434,7 +434,7 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
         Convention(
             "First difference",
             f"the first part whose updates differ by more than {factor(ROUNDINGS)} rounding although all earlier parts "
-            f"agree, or that on identical inputs differs by {factor(TIMES_NEIGHBOURS)} the median of the same part in "
+            f"agree; or that on identical inputs differs by {factor(TIMES_NEIGHBOURS)} the median of the same part in "
             f"{NEIGHBOURS} layers on either side plus as many median deviations. If blocks of one model cannot run on "
             f"states of the other: by {factor(JUMP)} the difference of its input, relative to the median of others; "
             "if none does, the part whose weights differ unlike those of other layers",
@@ -467,7 +467,7 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
             Convention(
                 "Stored tensors",
                 "all tensors of a block compared by name, with biases and norms, as stored; one stands out from "
-                f"{factor(TIMES_OTHERS)} the median over the same tensor of the other layers plus as many deviations, "
+                f"{factor(TIMES_OTHERS)} the median over the same tensor of the other layers plus as many deviations; "
                 "or if its scale or its noise differs by more than noise of one size on all weights explains, in "
                 f"{number(FALSE_ALARMS, 1)} of comparisons by chance",
                 "stored tensors may differ although the network computes the same",

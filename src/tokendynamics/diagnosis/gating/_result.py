@@ -387,8 +387,8 @@ class LeverWords:
         cost = f"and the loss by {best.loss_change.as_change}{self.costs.unit}"
         if np.isnan(best.loss_change.value):
             cost = f"at an unknown cost, because {self.costs.why_unknown}"
-        change = f"changes it by {best.kappa_change.as_change}"
-        return f"{which}, {_named(best)} at α = {best.alpha:g}, {change} {cost}."
+        change = f"changes κ by {best.kappa_change.as_change}"
+        return f"{which} is {_named(best)} at α = {best.alpha:g}. It {change} {cost}."
 
     def _too_dear(self) -> str:
         """Say that no trial is affordable; whether because of its cost, or because that is uncertain."""

@@ -222,10 +222,10 @@ def _sources_figure(sources: xr.Dataset, kind: str) -> Figure:
     return Figure(
         ident,
         _SOURCES,
-        f"Share of what heads add to the {_direction(of_kind)} in layer {source.layer}, where they add "
-        f"most relative to the tokens' norm, by source token of one {noun} ({name}): attention weight times what the "
-        f"heads write of the token, over all tokens that receive it. The {len(shown)} largest of {len(everything)}; "
-        "all together give 1.",
+        f"Share of what heads add to the {_direction(of_kind)} by source token of one {noun} ({name}), in the layer in "
+        f"which they add most relative to the tokens' norm (layer {source.layer}). It is the attention weight times "
+        f"what the heads write of the token, over all tokens that receive it. The {len(shown)} largest of "
+        f"{len(everything)}; all together give 1.",
         Intervals(rows, (low, high if high > low else 1.0), bars=True),
         columns_table(
             f"Share of each source token in layer {source.layer}, {noun} {name}",

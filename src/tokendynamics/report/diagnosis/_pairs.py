@@ -94,9 +94,9 @@ def _distance(trace: xr.Dataset) -> Figure:
     return Figure(
         ident,
         _QUESTION,
-        f"Mean cosine of tokens of one {noun} that stand 1, 2, 4 … places apart, each {noun} alike, massive tokens "
-        "excluded: at the embedding, in the layer in which adjacent tokens are most alike, and after the last layer. "
-        "A curve that falls shows that attention is local: neighbours agree and distant tokens do not.",
+        f"Mean cosine of tokens of one {noun} that stand 1, 2, 4 … places apart; each {noun} counts alike, and massive "
+        "tokens are excluded. Curves: the embedding, the layer in which adjacent tokens are most alike, and the last "
+        "layer. A curve that falls shows that attention is local: neighbours agree and distant tokens do not.",
         Curves(
             curves,
             "Mean cosine",

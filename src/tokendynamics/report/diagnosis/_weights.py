@@ -18,8 +18,8 @@ _SIGNS = ["positive", "negative", "zero"]
 _BY_HEAD = {
     "qk": (
         "Do heads attend to similar tokens or to opposite ones?",
-        "QK balance Σλ/Σ|λ| of the symmetric part of W_Q W_Kᵀ, per head. +1: the logit is highest for tokens that "
-        "point the same way; −1: for those that point the opposite way; 0: the signs cancel. The table gives the "
+        "QK balance Σλ/Σ|λ| of the symmetric part of W_Q W_Kᵀ, per head. At +1 the logit is highest for tokens that "
+        "point the same way, at −1 for those that point the opposite way. At 0 the signs cancel. The table gives the "
         "numbers of positive, negative and zero eigenvalues.",
     ),
     "ov": (
