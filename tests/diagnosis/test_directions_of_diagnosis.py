@@ -148,14 +148,15 @@ def test_a_bias_is_named_as_what_writes_the_common_direction() -> None:
         text.startswith("The feed-forward part of layer 3 (+") and "the common direction." in text for text in words
     )
     assert not any("own direction" in text or "its text's own" in text for text in words)
-    assert not any("where heads add" in text for text in words)
+    assert not any("heads add most" in text for text in words)
 
 
 def test_an_averaging_layer_is_named_as_what_writes_the_direction_of_a_text() -> None:
     words = built(paint.average, layers=[3], gain=40.0)
     assert any(text.startswith("The attention of layer 3 (+") and "a text's own direction." in text for text in words)
     assert any(
-        text.startswith("In layer 3, where heads add most") and "no position stands out" in text for text in words
+        "heads add most to the direction that the tokens of a text share in layer 3. No position stands out" in text
+        for text in words
     )
     assert not any("of what heads add to" in text for text in words)  # no short sentence for many sources
 
@@ -261,15 +262,15 @@ def test_a_position_is_a_source_only_beyond_what_all_tokens_bring_alike() -> Non
     assert source is not None
     assert source.even == pytest.approx(source.share) == pytest.approx(0.5 / 1.2)
     assert source_in_short(alike) == ""
-    assert "no position stands out: the largest contribution of one is 42 %" in summary_of(alike)
+    assert "No position stands out there: the largest contribution of one is 42 %" in summary_of(alike)
     first = sources_of([[0.5, 0.05, 0.05], [0.5, 0.1, nan]])
     assert "In layer 1, 83 % of what heads add to what the tokens of a text share" in source_in_short(first)
-    assert summary_of(first).endswith("relative to the tokens' norm, 83 % of it comes from its first token.")
+    assert summary_of(first).endswith(" There, 83 % of it comes from its first token.")
 
 
 def test_one_token_is_no_position_among_others() -> None:
     alone = sources_of([[0.2], [0.3]])
-    assert summary_of(alone).endswith("all of it comes from the only token that attention reads.")
+    assert summary_of(alone).endswith("All of it comes from the only token that attention reads there.")
     assert source_in_short(alone) == ""
     apart = sources_of([[0.7, -0.1], [0.6, -0.1]])  # shares add up to 1, of which one position brings more
     assert "adds more than the total" in summary_of(apart)

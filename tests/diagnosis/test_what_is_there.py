@@ -202,3 +202,14 @@ def test_an_audit_of_one_layer_speaks_of_no_others() -> None:
     assert _summary(audited(1), 4) == f"{begin}the only layer."
     assert _summary(audited(2), 4) == f"{begin}2 of 2 layers."
     assert (_of(1, 1), _of(2, 2), _of(1, 2)) == ("the audited layer", "all 2 layers", "1 of 2 layers")
+
+
+def test_a_change_of_kappa_above_one_keeps_its_interval(measured: xr.Dataset) -> None:
+    """κ lies between −1 and 1, so that its change may be 1.01: from −0.01 to 1."""
+    table = measured.copy(deep=True)
+    table["kappa_change_sum"] = ("component", [1.01, -1.01, 0.0])
+    table["kappa_change_sum_interval"] = (("component", "bound"), [[1.001, 1.02], [-1.02, -1.001], [-0.1, 0.1]])
+    table["kappa_change"] = (("layer", "component"), [[np.nan] * 3, *[[0.3, -0.3, 0.0]] * 3])
+    text = said(table, "components")
+    assert "Attention raises similarity κ in 3 of 3 layers, by 1.01 (90 % CI 1.00–1.02) in total" in text
+    assert "the feed-forward part lowers similarity κ in 3 of 3 layers, by 1.01 (90 % CI 1.00–1.02) in total" in text

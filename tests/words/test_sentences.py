@@ -32,7 +32,7 @@ def problems_of(text: str, *, first_screen: bool = False) -> list[str]:
     broken = [f"double space: {text!r}"] if "  " in text.strip() else []
     patterns = {
         "plural": r"\b1 (?:layers|texts|parts|heads|tokens|images|inputs|prompts|remedies|words|steps|measurements)\b",
-        "undefined": r"\bn[ao]n\b|\bNone\b(?! of)|\binf\b",
+        "undefined": r"\bn[ao]n\b|\bNone\b(?! (?:of|was))|\binf\b",
         "raw error": r"expected .+, got ",
         "space before a sign": r" [,.;:](?:\s|$)",
         "two signs": r"[.,;:]{2}(?!\.)|\.\s*,",

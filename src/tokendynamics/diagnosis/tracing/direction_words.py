@@ -254,16 +254,17 @@ def summary_of(sources: xr.Dataset) -> str:
 
 
 def _sentence(source: Source, shared: str, first: str = "its first token") -> str:
-    where = f"In layer {source.layer}, where heads add most to {shared} relative to the tokens' norm"
-    if round(source.even, 2) == 1:
-        return f"{where}, all of it comes from the only token that attention reads."
-    if not source.stands_out and round(source.share, 2) < 1:
-        return f"{where}, no position stands out: the largest contribution of one is {percent(source.share)}."
-    if not source.share <= 1:
-        token = f"the token at position {source.position}"
-        return f"{where}, {token} adds more than the total, and other tokens undo the excess."
+    where = f"Relative to the tokens' norm, heads add most to {shared} in layer {source.layer}."
     token = first if source.position == 0 else f"the token at position {source.position}"
-    return f"{where}, {percent(source.share)} of it comes from {token}."
+    if round(source.even, 2) == 1:
+        return f"{where} All of it comes from the only token that attention reads there."
+    if not source.stands_out and round(source.share, 2) < 1:
+        return f"{where} No position stands out there: the largest contribution of one is {percent(source.share)}."
+    if not source.share <= 1:
+        return (
+            f"{where} {token[0].upper()}{token[1:]} adds more than the total there, and other tokens undo the excess."
+        )
+    return f"{where} There, {percent(source.share)} of it comes from {token}."
 
 
 def _of_sources(sources: xr.Dataset, kind: str) -> Finding | None:

@@ -29,6 +29,9 @@ from tokendynamics.words import (
 NEUTRAL = 0.005
 """Change of κ by one part of one layer up to which it counts as noise from rounding and from the few texts."""
 
+MOST_CHANGE = 2.0
+"""Largest change of κ, which lies between −1 and 1."""
+
 UPDATE_JUMP = 4.0
 """Update ratio, relative to the median of the neighbouring layers, from which a layer is named,"""
 
@@ -228,9 +231,9 @@ def _four_shares(site: xr.Dataset, noun: str) -> Finding:
         return Finding(_NO_SHARES.format(noun=noun), "shares", values)
     placed = share(position, site.share_position_interval, CONFIDENCE)
     text = (
-        f"After the last layer, {fixed(common)} of a token's direction is common to all {noun}s, {placed} is shared by "
-        f"tokens at the same place of different {noun}s, {fixed(within - common)} is shared within its {noun} and "
-        f"{fixed(own_share(site))} is its own."
+        f"After the last layer, {fixed(common)} of a token's direction is common to all {noun}s, and {placed} is "
+        f"shared by tokens at the same place of different {noun}s. {fixed(within - common)} is shared within its "
+        f"{noun}, and {fixed(own_share(site))} is its own."
     )
     return Finding(text, "shares", values)
 
@@ -259,7 +262,7 @@ def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -
     verb, counted = ("raises", by_layer > NEUTRAL) if change > 0 else ("lowers", by_layer < -NEUTRAL)
     one = "" if exists.all() else f" that {'has' if len(by_layer) == 1 else 'have'} one"
     layers = f"the only layer{one}" if len(by_layer) == 1 else f"{'the ' * bool(one)}{len(by_layer)} layers{one}"
-    how_far = estimate(abs(change), sorted((abs(low), abs(high))), CONFIDENCE, at_most=1.0)
+    how_far = estimate(abs(change), sorted((abs(low), abs(high))), CONFIDENCE, at_most=MOST_CHANGE)
     if not counted.any():
         return f"{name} {verb} similarity κ by {how_far} in total over {layers}, in none by more than {NEUTRAL:g}"
     counted_of = "" if len(by_layer) == 1 else f"{int(counted.sum())} of "
@@ -269,7 +272,7 @@ def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -
 def _change(trace: xr.Dataset, component: str) -> str:
     change = float(trace.kappa_change_sum.sel(component=component))
     interval = trace.kappa_change_sum_interval.sel(component=component)
-    return estimate(change, interval, CONFIDENCE, sign=True, at_least=-1.0, at_most=1.0)
+    return estimate(change, interval, CONFIDENCE, sign=True, at_least=-MOST_CHANGE, at_most=MOST_CHANGE)
 
 
 def _single_texts(trace: xr.Dataset) -> Finding | None:

@@ -121,8 +121,8 @@ def _description(measure: _Measure, steps: Sequence[Step], values: np.ndarray, p
     places = (known[0], np.nanargmax(values), np.nanargmin(values), known[-1])
     start, high, low, end = (f"{number(values[place])} at {steps[place].name}" for place in map(int, places))
     return (
-        f"{measure.axis}. Mean over {plural(prompts, noun)}, massive tokens removed: {start}, highest {high}, "
-        f"lowest {low}, {end}. The table below holds every value."
+        f"{measure.axis}. Mean over {plural(prompts, noun)}, massive tokens removed: {start}, {end}. Highest: {high}. "
+        f"Lowest: {low}. The table below holds every value."
     )
 
 

@@ -118,8 +118,8 @@ def _description(paths: xr.Dataset, stills: list[int]) -> str:
         position = paths["position"].sel(layer=layer).transpose("token", "axis").values
         defined = position[np.isfinite(position).all(axis=1)]
         radius = float(np.sqrt(((defined - defined.mean(axis=0)) ** 2).sum(axis=1).mean())) if len(defined) else None
-        spreads.append(f"{number(radius, 2)} at {_name(layer).lower()}")
-    return f"{text} Root mean square distance from their mean in the plane: {', '.join(spreads)}."
+        spreads.append(number(radius, 2))
+    return f"{text} Root mean square distance from their mean in the plane, in this order: {', '.join(spreads)}."
 
 
 def _table(paths: xr.Dataset, stills: list[int]) -> Table:
