@@ -525,3 +525,76 @@ class Mixed(nn.Module):
 def _keep(outputs: list[Tensor], module: nn.Module, given: Any, output: Tensor) -> None:
     del module, given
     outputs.append(output)
+
+
+class _Pool(nn.Module):
+    """One token of all, as CLIP's attention pooling."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.axis, self.attention = int(batch_first), nn.MultiheadAttention(DIM, 2, batch_first=batch_first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x.mean(self.axis, keepdim=True), x, x, need_weights=False)[0]
+
+
+class _Pooled(OfPlain):
+    """Two blocks in attributes and a list of pooling attentions behind them."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__(batch_first=batch_first)
+        self.first, self.second, _ = self.blocks
+        del self.blocks
+        self.pools = nn.ModuleList([_Pool(batch_first)])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        turned = TURNED["inputs first" if self.batch_first else "tokens first"]
+        x = turned(self.words(ids) + self.places[: ids.shape[1]])
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+        for block in (self.first, self.second):
+            x, _ = block(x, mask, x, padding=None)
+        return turned(self.pools[0](x))[:, 0]
+
+
+def test_what_pools_the_tokens_is_no_block_whichever_axis_is_first() -> None:
+    states: list[Tensor] = []
+    for batch_first in (True, False):
+        ckpt = td.load(_Pooled(batch_first=batch_first).eval(), inputs={"ids": torch.randint(1, 30, (2, 7))})
+        assert ckpt.layout.blocks == ("first", "second")
+        assert ckpt.layout.outside == ("pools.0.attention",)
+        states.append(ckpt.states(torch.arange(1, 8)).feed_forward)
+    torch.testing.assert_close(*states)
+
+
+class _OfChannels(nn.Module):
+    """States (input, channel, patch, feature), as in transformers' PatchTST: the tokens stand before the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Linear(4, DIM), nn.Parameter(torch.randn(8, DIM))
+        self.blocks = nn.ModuleList(_OfOneChannel() for _ in range(2))
+
+    def forward(self, series: Tensor) -> Tensor:
+        x = self.embed(series.mT.unflatten(-1, (-1, 4))) + self.places
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class _OfOneChannel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(DIM), nn.MultiheadAttention(DIM, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x).flatten(0, 1)
+        return x + self.attention(h, h, h, need_weights=False)[0].view(x.shape)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_positions_are_those_of_the_axis_before_the_features(channels: int) -> None:
+    torch.manual_seed(3)
+    ckpt = td.load(_OfChannels().eval(), inputs={"series": torch.randn(2, 32, channels)})
+    assert ckpt.layout.positions == "learned"
+    assert [part.name for part in ckpt.layout.positional] == ["places"]
+    assert td.audit(ckpt).sizes["layer"] == 2

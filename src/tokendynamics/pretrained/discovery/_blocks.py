@@ -297,7 +297,8 @@ def _attending(network: nn.Module, recorded: Pass) -> tuple[_Owners, dict[int, M
     for members, several in ((listed, False), (listed, True), (_siblings(network), False), (single, False)):
         around = (_block_around(time, recorded, members, several=several) for time, _ in recorded.attentions)
         attending = {id(call): call for call in around if call is not None}
-        if any(call.x is None or call.x.shape[1:-1] == call.y.shape[1:-1] for call in attending.values()):
+        # Inputs or tokens may be first.
+        if any(call.x is None or sorted(call.x.shape[:-1]) == sorted(call.y.shape[:-1]) for call in attending.values()):
             return members, attending
         pooling = pooling or ((members, attending) if attending else None)
     if pooling is not None:

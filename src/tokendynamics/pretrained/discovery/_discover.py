@@ -479,7 +479,8 @@ def _positions(
         return "rotary"
     # The same token everywhere: what differs between its states can only come from where it stands.
     states = None if block.x is None else embedded(network, enter, with_one_token(inputs(1)))
-    if states is None or not float((states[:, -1] - states[:, -2]).abs().max()) > 0.0:  # nor where it is NaN
+    last = None if states is None or states.shape[-2] < 2 else states[..., -1, :] - states[..., -2, :]
+    if last is None or not float(last.abs().max()) > 0.0:  # nor where it is NaN
         return "none" if known or not sees_order(block) else "in the blocks"
     normed = any(
         block.x is not None and call.y.shape == block.x.shape and torch.equal(call.y, block.x) and call.norm

@@ -105,8 +105,8 @@ def with_one_token(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _two_equal(states: Tensor) -> bool:
     """Compare two tokens in the middle: the first may be one of no input, and convolutions see where an input ends."""
-    middle = states.shape[1] // 2
-    return float((states[:, middle] - states[:, middle - 1]).abs().max()) == 0.0
+    middle = states.shape[-2] // 2
+    return float((states[..., middle, :] - states[..., middle - 1, :]).abs().max()) == 0.0
 
 
 def embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tensor | None:
