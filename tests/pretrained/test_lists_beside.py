@@ -123,6 +123,33 @@ def test_numbers_are_those_of_the_same_parts_in_blocks(form: Form) -> None:
         assert torch.equal(one, other)
 
 
+class WithHead(nn.Module):
+    """A language head on a network, whose last states have no norm behind them."""
+
+    def __init__(self, network: Beside) -> None:
+        super().__init__()
+        network.final = nn.Identity()  # pyright: ignore
+        self.network, self.head = network, nn.Linear(DIM, VOCABULARY)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return self.head(self.network(idx))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_states_that_are_put_in_are_those_of_the_sums(form: Form) -> None:
+    several: list[Any] = []
+    for blocks in (False, True):
+        network = made(form)
+        network = WithinBlocks(form, network).eval() if blocks else network
+        torch.manual_seed(2)
+        ckpt = loaded(WithHead(network).eval())
+        several.append([td.passes(ckpt, PROMPT.tolist(), 3), td.decode(ckpt, PROMPT.tolist())])
+    for one, other in zip(*several, strict=True):
+        for name, values in one.data_vars.items():
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(values, other[name], rtol=1e-4, atol=1e-5, err_msg=str(name))
+
+
 def test_what_is_compared_stands_in_a_layer_or_outside_and_not_in_both() -> None:
     networks = made("before"), made("before")
     networks[1].ffns[1][0].weight.data *= 1.5

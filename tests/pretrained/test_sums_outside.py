@@ -71,7 +71,9 @@ class Looped(nn.Module):
         self.states: list[Tensor] = []
 
     def forward(self, idx: Tensor) -> Tensor:
-        x = self.tokens(idx) + self.places[: idx.shape[1]]
+        return self.run(self.tokens(idx) + self.places[: idx.shape[1]])
+
+    def run(self, x: Tensor) -> Tensor:
         self.states = [x]
         for layer in self.layers:
             if self.form == "sums":
@@ -190,6 +192,9 @@ def test_blocks_run_again_on_their_own_output(form: Form) -> None:
         passed = stack.run(first)
         torch.testing.assert_close(passed.states, last)
         torch.testing.assert_close(passed.normed, network.final(last))
+        # The sums of the loop are of the states that are put in.
+        other = torch.randn(first.shape, generator=torch.Generator().manual_seed(4))
+        torch.testing.assert_close(stack.run(other).normed, network.run(other))
 
 
 def test_what_hands_on_no_states_is_refused() -> None:

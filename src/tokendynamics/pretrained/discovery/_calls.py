@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery._functions import NOT_FOLLOWED
 from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of
@@ -194,8 +195,13 @@ class Hooks(ExitStack):
         self.callback(module.register_forward_hook(hook).remove)
 
     def before_block(self, block: nn.Module, sites: BlockSites, act: Act) -> None:
-        """Do something with the states before a block."""
-        self.before(block.get_submodule(sites.enter), _lasting(act, sites))
+        """Do something with the states before a block.
+
+        Where a network adds up outside of modules, it adds to the tensor itself that the first part reads: other states
+        are written into it.
+        """
+        lasting, outside = _lasting(act, sites), bool(sites.enter) or sites.leave[1] == "sum"
+        self.before(block.get_submodule(sites.enter), _written(lasting) if outside else lasting)
 
     def after_block(self, block: nn.Module, sites: BlockSites, act: Act) -> None:
         """Do something with the states after a block."""
@@ -218,6 +224,21 @@ class Hooks(ExitStack):
 def _lasting(act: Act, sites: BlockSites) -> Act:
     """Return what acts on states that stay as they are: copies, where the network writes into the tensors."""
     return (lambda states: act(states.clone())) if sites.in_place else act
+
+
+def _written(act: Act) -> Act:
+    """Return what acts on states by writing into their tensor."""
+
+    def write(states: Tensor) -> None:
+        changed = act(states)
+        if changed is None:
+            return
+        if isinstance(states, nn.Parameter) or isinstance(states._base, nn.Parameter):
+            came = "a parameter, which the network itself adds up"
+            raise CheckpointError("states", "states before a block that others can stand for", came)
+        states.copy_(changed)
+
+    return write
 
 
 @dataclass(frozen=True, eq=False)

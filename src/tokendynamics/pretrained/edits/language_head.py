@@ -312,7 +312,7 @@ class LanguageHead(Hooks):
         super().__init__()
         check_one_stream(layout, name)
         self._whole, self._layout, self._name, self._vocabulary = whole, layout, name, vocabulary
-        self._end = submodule(network, layout.end)
+        self._network, self._end = network, submodule(network, layout.end)
         self._arguments = arguments_for(whole, pack.arguments)
         if pack.ids is None:
             raise CheckpointError(no_head(name))
@@ -321,7 +321,11 @@ class LanguageHead(Hooks):
 
     def _prepare(self) -> None:
         self.enter_all(quietly(self._whole), torch.no_grad())
-        self.after(self._end, self._replaced)
+        if self._layout.final_norm is not None:
+            self.after(self._end, self._replaced)
+        else:  # the last states may be a sum with what its last module gives
+            last = submodule(self._network, self._layout.blocks[-1])
+            self.after_block(last, self._layout.layers[-1].sites, self._replaced)
 
     def normed(self, states: Float[Tensor, "prompt token dim"]) -> Float[Tensor, "prompt token dim"]:
         """Return states after the final norm; unchanged without one."""
