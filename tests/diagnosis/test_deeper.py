@@ -69,7 +69,7 @@ def test_a_run_that_ends_early_is_undefined_behind_its_end(ckpt: td.Checkpoint) 
     assert np.isnan(row.median_consensus.values[alone.sizes["pass"] - 1 :]).all()
     assert np.isfinite(deepening.table.consensus.sel(variant="full").values).all()
     lost = int(np.flatnonzero(np.isnan(alone.log_norm.values).any(axis=0))[0])
-    words = f"become non-finite in 4 of 4 prompts, first after pass {lost}; medians end there."
+    words = f"become non-finite in 4 of 4 texts, first after pass {lost}; medians end there."
     assert words in _said_of(deepening, "no-norm")
     assert "not finite" not in _said_of(deepening, "full")
 
@@ -102,7 +102,7 @@ def test_of_one_prompt_the_median_is_that_prompt(ckpt: td.Checkpoint) -> None:
     two = td.deeper(ckpt, _texts(2), 2, variants=("full",))
     (kappa,), (common,) = two["consensus_within"].values, two["share_common"].values
     message = re.search(
-        r"to pass 2, similarity κ goes from (.*) to (.*) and the share .* prompts from (.*) to ([^ ]*)\.",
+        r"to pass 2, similarity κ goes from (.*) to (.*) and the share .* texts from (.*) to ([^ ]*)\.",
         two.sentences[1],
     )
     assert message is not None
@@ -123,7 +123,7 @@ def _given(*curves: Sequence[float], **attrs: Any) -> str:
         status=("prompt", np.where(lost, "not finite", "all passes done")),
     )
     text = sentences_of(_side_by_side({"full": run}), {}, "it was not requested")[1]
-    return re.sub(r" From the embedding to pass .* share common to all prompts from \S+ to \S+\.", "", text)
+    return re.sub(r" From the embedding to pass .* share common to all texts from \S+ to \S+\.", "", text)
 
 
 def _halving(passes: int, life: float = 4.0, start: float = 1.0) -> list[float]:
@@ -171,7 +171,7 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
     "one direction from the start": ([[0.0] * 9], "E is already below 0.001 before the first pass."),
     "lost at once": (
         [[0.5, NAN]],
-        "full: E is 0.5 at the embedding and undefined after every pass. States become non-finite in 1 of 1 prompt, "
+        "full: E is 0.5 at the embedding and undefined after every pass. States become non-finite in 1 of 1 text, "
         "first after pass 1;",
     ),
     "no directions": (
@@ -181,12 +181,12 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
     "one of three lost": (
         [_halving(60), _halving(60), [*_halving(50), *[NAN] * 10]],
         "full: The median of E falls from 1 to below 0.001 at pass 40; the half-life is 4 passes (90 % CI 4–4). After "
-        "the last pass (50), E is below 0.001 in all 3 prompts. States become non-finite in 1 of 3 prompts, first "
+        "the last pass (50), E is below 0.001 in all 3 texts. States become non-finite in 1 of 3 texts, first "
         "after pass 51; medians end there.",
     ),
     "the middle one of three": (
         [_halving(60), _halving(60, 8.0), _halving(60, 2.0)],
-        "After the last pass (60), E is below 0.001 in 2 of 3 prompts.",
+        "After the last pass (60), E is below 0.001 in 2 of 3 texts.",
     ),
 }  # fmt: skip
 
@@ -205,7 +205,7 @@ def test_a_share_outside_0_to_1_is_no_sentence() -> None:
         run["consensus_within"] = ("pass", [0.1, 0.2])
         return sentences_of(_side_by_side({"full": run}), {}, "it was not requested")[1]
 
-    assert "and the share common to all prompts from 0.10 to 1.00." in said(0.1, 1.0)
+    assert "and the share common to all texts from 0.10 to 1.00." in said(0.1, 1.0)
     for common in ((-0.09, 0.5), (0.1, 1.09)):
         assert "κ goes from 0.10 to 0.20." in said(*common)
         assert "share common" not in said(*common)

@@ -61,7 +61,7 @@ def test_two_tokens_of_beginning_are_said() -> None:
     texts = ["<bos> one two three", *_KNOWN]
     trace = td.trace(_checkpoint(_tokenizer()), texts)
     assert trace.attrs["doubled_bos"] == 1
-    assert tokens_in_words(trace.attrs).endswith("; 1 of the prompts begins with two BOS tokens")
+    assert tokens_in_words(trace.attrs).endswith("; 1 of the texts begins with two BOS tokens")
     finding = token_finding(trace)
     assert finding is not None
     assert finding.text.startswith("1 of 4 texts begins with two BOS tokens")
