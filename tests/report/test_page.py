@@ -283,7 +283,7 @@ def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable
 def test_measures_of_pairs_are_words_where_there_is_no_pair(build: Callable[..., Diagnosis]) -> None:
     page = page_of(build(**SHAPES["one token"]))
     part = figure_of(page, "agreement-mean-pair-cosine")
-    assert "Not plotted because the prompt does not have two tokens that count" in part
+    assert "Not plotted because the text does not have two tokens that count" in part
     assert "<svg" not in part
     assert "NaN" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
 
