@@ -140,7 +140,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # the tests stay until the end: no later collection need look at them
-    gc.set_threshold(700)
+    gc.set_threshold(10_000, 20, 100)
 
 
 def _spread(cases: list[pytest.Function]) -> list[pytest.Function]:
