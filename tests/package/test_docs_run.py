@@ -79,8 +79,10 @@ def _marks(name: str) -> list[pytest.MarkDecorator]:
     return [*slow, pytest.mark.pretrained] if name == "remedy.md" else slow
 
 
-SHORTENED = {"remedy.md": {"for _ in range(40)": "for _ in range(2)", "for name in distinct": "for name in distinct[:6]"}}
-"""What is replaced in the code of documents: 40 steps of SmolLM2, and 29 pages, take minutes; fewer run the same code."""
+SHORTENED = {
+    "remedy.md": {"for _ in range(40)": "for _ in range(2)", "for name in distinct": "for name in distinct[:6]"},
+}
+"""What is replaced in the code of documents: 40 steps of SmolLM2 on 29 pages take minutes, fewer run the same code."""
 
 
 @pytest.mark.usefixtures("undrawn")
