@@ -28,13 +28,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     texts = ["a cat sat", "xy", "one two three", "it rains", "no more"]
     config = write_config(tmp_path_factory.mktemp("tiny") / "llama", "llama")
     made = diagnose(
-        f"random:{config}:0", texts, command="a test", passes=3, baseline="untrained", remedies=True, joint=True
+        f"random:{config}:1", texts, command="a test", passes=3, baseline="untrained", remedies=True, joint=True
     )
     assert isinstance(made.levers, Levers)
     assert made.levers.table.sizes["candidate"]
+    assert isinstance(made.joint, xr.Dataset)
+    assert made.joint.sizes["step"]  # an empty column of texts opens as one of numbers
     levers = replace(made.levers, best=0)  # as if the answer named it
     return replace(
-        made, levers=replace(levers, effect=td.what_if(td.load(f"random:{config}:0"), texts, levers.changes))
+        made, levers=replace(levers, effect=td.what_if(td.load(f"random:{config}:1"), texts, levers.changes))
     )
 
 
