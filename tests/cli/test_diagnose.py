@@ -15,6 +15,7 @@ import tokendynamics as td
 from command_line import call
 from tokendynamics.cli._main import main
 from tokendynamics.diagnosis.texts import default_texts
+from tokendynamics.numerics import ArgumentValueError
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 300,
@@ -292,3 +293,21 @@ def test_a_vision_network_reads_a_folder_of_pictures(
     assert json.loads(capsys.readouterr().out)["prompts"]
     assert call([*arguments, "--prompt", "The sky is"]) == 2
     assert "expected either texts or --images, got both" in capsys.readouterr().err
+
+
+def test_a_text_that_netcdf_cannot_hold_is_refused_before_it_is_read(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("texts.jsonl").write_text('{"text": "a \\u0000 cat"}\n{"text": "two birds"}\n{"text": "it rains"}\n')
+    refused = "format: expected 'zarr' for texts with the character NUL, which NetCDF cannot hold, got 'netcdf'"
+    for command in (("diagnose", model), ("compare", model, model)):
+        assert call([*command, "--prompts", "texts.jsonl", "--format", "netcdf", "--out", "out"]) == 2
+        assert capsys.readouterr().err == f"error: {refused}\n"
+        assert not Path("out").exists()
+    diagnosis = td.diagnose(model, {"a\0": "one \0 two"}, heads=False, directions=False, levers=False, baseline=None)
+    with pytest.raises(ArgumentValueError, match="character NUL"):
+        diagnosis.save("out", format="netcdf")
+    assert not Path("out").exists()
+    diagnosis.save("out")
+    assert td.Diagnosis.open("out").trace.prompt.values.tolist() == ["a\0"]

@@ -29,6 +29,7 @@ from tokendynamics.numerics.printable import printable
 from tokendynamics.report import page, write
 from tokendynamics.results import Result
 from tokendynamics.results.result import LINES, Readable
+from tokendynamics.results.tables import Format, open_table, save_tables
 from tokendynamics.specification import parse, run
 from tokendynamics.specification.examples import example_text
 from tokendynamics.sweeps.systems.results import SweepResult, counted
@@ -197,3 +198,16 @@ def test_what_has_no_page_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ArgumentTypeError, match="result: expected a result that has a page"):
         Unknown().report(tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format_name", ["zarr", "netcdf"])
+@pytest.mark.parametrize("texts", [[], ["", "ä\tb"], ["one"]], ids=["none", "odd ones", "one"])
+def test_columns_of_texts_open_as_texts_also_where_they_are_empty(
+    texts: list[str], format_name: Format, tmp_path: Path
+) -> None:
+    column = np.array(texts, dtype=str)
+    table = xr.Dataset({"change": ("step", column), "kappa": ("step", np.arange(float(len(texts))))}, {"step": column})
+    save_tables({"joint": table}, tmp_path, format_name)
+    opened = open_table(tmp_path, "joint", {"change": ("step",)}, "a table")
+    assert [opened[name].dtype.kind for name in ("change", "step", "kappa")] == ["U", "U", "f"]
+    assert opened.change.values.tolist() == opened.step.values.tolist() == texts

@@ -110,7 +110,9 @@ def compare_command(
     from tokendynamics.diagnosis import compare
     from tokendynamics.diagnosis.comparing.result import WRITER
     from tokendynamics.provenance.whole import check_free
+    from tokendynamics.results.tables import check_texts
 
+    check_texts(prompts, results.data_format)
     output = Output(results.as_json, limits.quiet, results.markdown)
     folder = out or Path(f"comparison-{as_file_name('-'.join(Path(name).name for name in models))}")
     check_free(folder, (PAGE, "comparison.json"), WRITER, overwrite=results.overwrite, argument="--out")

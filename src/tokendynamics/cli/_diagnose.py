@@ -124,7 +124,9 @@ def diagnose_command(
     from tokendynamics.diagnosis.result import WRITER, data_file_names
     from tokendynamics.pretrained import load
     from tokendynamics.provenance.whole import check_free
+    from tokendynamics.results.tables import check_texts
 
+    check_texts(prompts, results.data_format)
     output = Output(results.as_json, limits.quiet, results.markdown)
     entries = (*data_file_names(results.data_format), PAGE)
     if out is not None:

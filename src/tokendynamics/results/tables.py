@@ -65,17 +65,45 @@ def save_tables(tables: Mapping[str, xr.Dataset], made: Path, format: Format) ->
         tables: By name.
         made: The folder.
         format: "zarr" or "netcdf".
+
+    Raises:
+        ArgumentValueError: Texts that NetCDF does not hold.
     """
     for name, table in tables.items():
-        # Text as variable-length strings, which both formats read back.
+        # Text as variable-length strings, which both formats read back; of no objects xarray would write numbers.
         texts = {
-            key: variable.astype(object) for key, variable in table.variables.items() if variable.dtype.kind == "U"
+            key: variable.astype(object if variable.size else str)
+            for key, variable in table.variables.items()
+            if variable.dtype.kind in "UO"
         }
+        check_texts([[text.values.tolist() for text in texts.values()], dict(table.attrs)], format)
         written, path = _replaced(table, texts), made / f"{name}{SUFFIXES[format]}"
         if format == "zarr":
             _write_zarr(written, path)
         else:
             written.to_netcdf(path, engine="h5netcdf")
+
+
+def check_texts(values: Any, format: Format) -> None:
+    r"""Refuse the character NUL within values, at any depth of lists and mappings, for a format that cannot hold it.
+
+    Raises:
+        ArgumentValueError: There is one.
+
+    >>> check_texts({"a text": ["one", 2]}, "netcdf")
+    >>> check_texts(["one\0"], "netcdf")
+    Traceback (most recent call last):
+    tokendynamics.numerics.errors.ArgumentValueError: format: expected 'zarr' for texts with the character NUL, which ...
+    """
+    if format != "netcdf":
+        return
+    if isinstance(values, str) and "\0" in values:
+        wanted = "'zarr' for texts with the character NUL, which NetCDF cannot hold"
+        raise ArgumentValueError("format", wanted, repr(format))
+    if isinstance(values, Mapping):
+        values = [*values, *values.values()]
+    for value in values if isinstance(values, (list, tuple)) else ():
+        check_texts(value, format)
 
 
 def _write_zarr(table: xr.Dataset, path: Path) -> None:
