@@ -305,9 +305,9 @@ def test_a_text_that_netcdf_cannot_hold_is_refused_before_it_is_read(
         assert call([*command, "--prompts", "texts.jsonl", "--format", "netcdf", "--out", "out"]) == 2
         assert capsys.readouterr().err == f"error: {refused}\n"
         assert not Path("out").exists()
-    diagnosis = td.diagnose(model, {"a\0": "one \0 two"}, heads=False, directions=False, levers=False, baseline=None)
+    diagnosis = td.diagnose(model, {"a\0b": "one \0 two"}, heads=False, directions=False, levers=False, baseline=None)
     with pytest.raises(ArgumentValueError, match="character NUL"):
         diagnosis.save("out", format="netcdf")
     assert not Path("out").exists()
     diagnosis.save("out")
-    assert td.Diagnosis.open("out").trace.prompt.values.tolist() == ["a\0"]
+    assert td.Diagnosis.open("out").trace.prompt.values.tolist() == ["a\0b"]

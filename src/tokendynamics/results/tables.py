@@ -93,7 +93,7 @@ def check_texts(values: Any, format: Format) -> None:
     >>> check_texts({"a text": ["one", 2]}, "netcdf")
     >>> check_texts(["one\0"], "netcdf")
     Traceback (most recent call last):
-    tokendynamics.numerics.errors.ArgumentValueError: format: expected 'zarr' for texts with the character NUL, which ...
+    tokendynamics.numerics.errors.ArgumentValueError: format: expected 'zarr' for texts with the character NUL, ...
     """
     if format != "netcdf":
         return
