@@ -15,6 +15,7 @@ from torch.nn import functional
 import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained.discovery.words import kinds_in_words
+from tokendynamics.training.monitor.looks import Probe
 
 DIM, HEADS, VOCABULARY, TOKENS = 12, 2, 30, 7
 
@@ -262,12 +263,15 @@ def test_a_usual_mask_does_not_depend_on_token_ids(form: str) -> None:
 def test_padding_that_the_network_hides_by_its_id_is_not_measured(packed: bool, fused: bool) -> None:
     """As where an argument says which tokens are there."""
     ckpt = _loaded_without_mark("a token that none sees at all", fused)
-    texts = [torch.arange(2, 7 + number) for number in range(5)]
+    texts = [torch.arange(2, 17 - number) for number in range(5)]
     alone = td.trace(ckpt, texts, packed=packed)
     padded = [functional.pad(text, (0, number), value=MARK) for number, text in enumerate(texts)]
     trace = td.trace(ckpt, padded, packed=packed)
-    for name in ("consensus_within", "share_common", "mean_pair_cosine", "norm_median"):
+    for name in ("consensus_within", "share_common", "mean_pair_cosine", "norm_median", "attention_received"):
         np.testing.assert_allclose(trace[name].values, alone[name].values, atol=1e-6)
+    seen = [td.attention_seen(ckpt, given) for given in (padded, texts)]
+    for name in ("received", "entropy", "to_previous"):
+        np.testing.assert_allclose(seen[0][name], seen[1][name], atol=1e-6)
     with pytest.raises(ArgumentValueError, match="the network's mask by ids: expected a mask that hides no token"):
         td.levers(ckpt, padded)
     with pytest.raises(ArgumentValueError, match="the network's mask by ids: expected a mask that hides no token"):
@@ -320,12 +324,12 @@ def test_padding_is_not_measured_however_the_mask_is_written(form: str, causal: 
     """An added −10⁴ hides as a fill does; padding ahead sees no token under a causal mask, and is no token itself."""
     torch.manual_seed(4)
     network = _WithPadding(form, causal).eval()
-    ids, mask = torch.randint(2, VOCABULARY, (6, 12)), torch.ones(6, 12)
+    ids, mask = torch.randint(2, VOCABULARY, (6, 20)), torch.ones(6, 20)
     for number in range(6):
-        mask[number, 12 - number % 3 :] = 0.0
+        mask[number, 20 - number % 3 :] = 0.0
     alone = [
         {"ids": row[:count][None], "mask": torch.ones(1, count)}
-        for row, count in zip(ids, (12, 11, 10) * 2, strict=True)
+        for row, count in zip(ids, (20, 19, 18) * 2, strict=True)
     ]
     for flipped in (False, True):
         there = mask.flip(1) if flipped else mask
@@ -335,15 +339,45 @@ def test_padding_is_not_measured_however_the_mask_is_written(form: str, causal: 
         assert (attention.causal, attention.window, attention.other_mask) == (causal, None, False)
         prompts = [{"ids": row[None], "mask": shown[None]} for row, shown in zip(ids, there, strict=True)]
         if flipped:
-            with pytest.raises(
-                ArgumentValueError, match="mask: expected a mask that hides no token, got one that hides"
-            ):
-                td.trace(ckpt, prompts)
+            for measure in (td.trace, td.attention_seen):
+                with pytest.raises(
+                    ArgumentValueError, match="mask: expected a mask that hides no token, got one that hides"
+                ):
+                    measure(ckpt, prompts)
             states = [ckpt.under({"logits": factor}).states(prompts[2]) for factor in (0.5, 1 + 1e-7)]
             assert all(bool(varied.feed_forward.isfinite().all()) for varied in states)
             there_alone = (varied.feed_forward[:, 2:] for varied in (states[1], ckpt.states(prompts[2])))
             torch.testing.assert_close(*there_alone, atol=1e-4, rtol=0)
             continue
-        traces = [td.trace(ckpt, given) for given in (prompts, alone)]
-        for name in ("consensus_within", "share_common", "mean_pair_cosine", "norm_median"):
-            np.testing.assert_allclose(traces[0][name], traces[1][name], atol=1e-5, err_msg=name)
+        for packed in (False, True):
+            traces = [td.trace(ckpt, given, packed=packed) for given in (prompts, alone)]
+            for name in ("consensus_within", "share_common", "mean_pair_cosine", "norm_median"):
+                np.testing.assert_allclose(traces[0][name], traces[1][name], atol=1e-5, err_msg=name)
+            for name in ("attention_received", "attention_uniform", "attention_sink_mass"):
+                np.testing.assert_allclose(traces[0][name], traces[1][name], atol=1e-6, err_msg=name)
+        seen = [td.attention_seen(ckpt, given, patterns=True) for given in (prompts, alone)]
+        for name, values in seen[0].data_vars.items():
+            if name != "token_text":
+                np.testing.assert_allclose(values, seen[1][name], atol=1e-6, err_msg=str(name))
+        directions = [td.shared_directions(ckpt, given) for given in (prompts, alone)]
+        np.testing.assert_allclose(directions[0].written_by_head, directions[1].written_by_head, atol=1e-4)
+
+
+def test_a_monitor_measures_no_padding() -> None:
+    torch.manual_seed(4)
+    network, ids = _WithPadding("filled", True).eval(), torch.randint(2, VOCABULARY, (3, 12))
+    mask = (torch.arange(12) < torch.tensor([12, 9, 7])[:, None]).float()
+    inputs = {"ids": ids, "mask": mask}
+    looks = []
+    for lengths in ((12, 12, 12), (12, 9, 7)):
+        texts = {
+            str(number): {"ids": ids[number, :length], "mask": mask[number, :length]}
+            for number, length in enumerate(lengths)
+        }
+        looks.append(Probe(network, "network", texts, None, inputs).look(0).values)
+    assert looks[0]
+    for name, values in looks[0].items():
+        np.testing.assert_allclose(values, looks[1][name], atol=1e-5, err_msg=name)
+    texts = {str(number): {"ids": ids[number], "mask": mask[number].flip(0)} for number in range(3)}
+    with pytest.raises(ArgumentValueError, match="mask: expected a mask that hides no token"):
+        Probe(network, "network", texts, None, inputs).look(0)

@@ -32,10 +32,7 @@ def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
         ArgumentValueError: An argument hides tokens from all others: padding would be measured as tokens.
         CheckpointError: A state or a logit is not finite; the message names layer, part and number format.
     """
-    if states.hidden is not None:
-        name, count = states.hidden[0], int(states.hidden[1].sum(dim=-1).max())
-        advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
-        raise ArgumentValueError(name, "a mask that hides no token", f"one that hides {plural(count, 'token')}", advice)
+    check_none_hidden(states)
     for layer, (attention, after) in enumerate(zip(states.attention, states.feed_forward, strict=True)):
         where = f"layer {layer}" if layer else "the embedding"
         if layer and not _unread(attention):
@@ -45,6 +42,14 @@ def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
         check_finite_state(ckpt, states.final_norm, "the final norm", "states")
     if states.logits is not None:
         check_logits(ckpt, states.logits, "the language head")
+
+
+def check_none_hidden(states: PackStates) -> None:
+    """Refuse states of tokens that an argument hides from all others."""
+    if states.hidden is not None:
+        name, count = states.hidden[0], int(states.hidden[1].sum(dim=-1).max())
+        advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
+        raise ArgumentValueError(name, "a mask that hides no token", f"one that hides {plural(count, 'token')}", advice)
 
 
 def check_gated_pass(gated: Gates, passed: GatedPass) -> None:

@@ -102,14 +102,17 @@ def _check_fit(ckpt: Checkpoint, tokens: Mapping[str, int], patterns: bool) -> N
         check_fits(needed + together, what, "leave patterns=False, or pass fewer or shorter prompts")
 
 
-def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, Any]:
+def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool, tokens: int | None = None) -> dict[str, Any]:
+    """Return the measures of one prompt, or of its first `tokens` alone: a mask hides the others."""
     facts = ckpt.architecture
     measures: list[dict[str, np.ndarray]] = []
     not_finite: list[int] = []
+    unseen: list[bool] = []
     whole: list[np.ndarray] = []  # the patterns of all layers, made once the number of tokens is known
     attending = ckpt.layout.attending
 
     def watch(call: AttentionCall) -> None:
+        call = call if tokens is None else call.of(0, tokens)
         if len(measures) < len(attending):
             _check_whole(ckpt, attending[len(measures)], call)
         shape = (call.query.shape[1], call.query.shape[2], call.key.shape[2])
@@ -121,15 +124,18 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
             whole[:] = [larger]
         fits = bool(whole) and whole[0].shape[2:] == shape[1:] and len(measures) < len(attending)
         layer = attending[len(measures)] - 1 if fits else None
-        finite = True
+        finite, seen_by_any = True, torch.zeros(shape[2], dtype=torch.bool)
         for rows, weights, shown in call.by_rows():
             some = weights[0].double().cpu()
             finite &= bool(some.isfinite().all())
-            sums.add(rows.start, some, _seen(some, shown))
+            seen = _seen(some, shown)
+            seen_by_any |= seen.any(dim=0)
+            sums.add(rows.start, some, seen)
             if layer is not None:
                 whole[0][layer, : shape[0], rows] = some.numpy()
         if not finite:
             not_finite.append(len(measures) + 1)
+        unseen.append(not bool(seen_by_any.all()))
         measures.append(sums.measures())
 
     ckpt.watch_attention(given.inputs, watch)
@@ -140,7 +146,9 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
     if len(measures) != len(attending):
         came = f"{len(measures)} attentions in {len(attending)} layers"
         raise CheckpointError(ckpt.name, "a network whose attention shows, once a layer", came)
-    tokens = given.labels(measures[0]["received"].shape[-1])
+    if tokens is None and any(unseen) and (cut := _tokens_shown(ckpt, given)) < measures[0]["received"].shape[-1]:
+        return _of_prompt(ckpt, given, patterns, cut)
+    labels = given.labels(measures[0]["received"].shape[-1])
     counts = {of_layer["received"].shape[-1] for of_layer in measures}
     if len(counts) > 1:
         came = f"{', '.join(map(str, sorted(counts)))} tokens in different layers"
@@ -148,7 +156,14 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
     measured = {
         name: _by_layer([of_layer[name] for of_layer in measures], attending, facts.layers) for name in measures[0]
     }
-    return measured | {"tokens": tokens} | ({"pattern": whole[0]} if whole else {})
+    return measured | {"tokens": labels} | ({"pattern": whole[0]} if whole else {})
+
+
+def _tokens_shown(ckpt: Checkpoint, given: Prepared) -> int:
+    """Return how many tokens a prompt has before those that a mask hides behind its end, which attend as well."""
+    (states,) = ckpt.states_in_packs([given.inputs])
+    check_states(ckpt, states)
+    return states.lengths[0]
 
 
 def _check_whole(ckpt: Checkpoint, layer: int, call: AttentionCall) -> None:

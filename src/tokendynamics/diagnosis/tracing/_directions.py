@@ -235,13 +235,15 @@ def watch_texts(ckpt: Checkpoint, texts: Sequence[TextStates], acts: Sequence[Se
     attending, done = ckpt.layout.attending, 0
     for pack in ckpt.packs([text.given.inputs for text in texts]):
         lengths = [texts[place].after.shape[1] for place in pack.places]
-        shape, calls = (len(lengths), max(lengths)), 0
+        # As long as its states, or as what it was given: padding that a mask hides has no states.
+        given = [value.shape[:2] for value in pack.arguments.values() if isinstance(value, Tensor) and value.ndim > 1]
+        shapes, calls = {(len(lengths), max(lengths)), *(tuple(shape) for shape in given if shape[1] > max(lengths))}, 0
 
-        def watch(call: AttentionCall, pack: Pack = pack, lengths: list[int] = lengths, shape: Any = shape) -> None:
+        def watch(call: AttentionCall, pack: Pack = pack, lengths: list[int] = lengths, shapes: Any = shapes) -> None:
             nonlocal calls
             calls += 1
             tokens = {(len(tensor), tensor.shape[2]) for tensor in (call.query, call.key)}
-            if calls > len(attending) or tokens != {shape}:
+            if calls > len(attending) or len(tokens) > 1 or not tokens <= shapes:
                 calls += len(attending)
                 return
             for number, (place, length) in enumerate(zip(pack.places, lengths, strict=True)):

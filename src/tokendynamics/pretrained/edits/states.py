@@ -240,9 +240,18 @@ def collect_states(
         hidden: Whether tokens at the end of a prompt stay that a mask hides from all others.
     """
     running = network if whole is None else whole
-    with StateWatch(network, layout) as watch, silenced(), without_cache(running), showing(running):
-        states = watch.run(running, pack, vocabulary)
-    return states if hidden else states.without_padding()
+
+    def once(pack: Pack) -> PackStates:
+        with StateWatch(network, layout) as watch, silenced(), without_cache(running), showing(running):
+            return watch.run(running, pack, vocabulary)
+
+    states = once(pack)
+    tokens_alone = states if hidden else states.without_padding()
+    if tokens_alone is states or tokens_alone.received is None:
+        return tokens_alone
+    # What is hidden attends to the tokens; which it is shows when the pass has ended.
+    received = once(replace(pack, lengths=tokens_alone.lengths)).received
+    return replace(tokens_alone, received=None if received is None else received[..., : max(tokens_alone.lengths)])
 
 
 def run(network: nn.Module, inputs: Mapping[str, Any]) -> None:

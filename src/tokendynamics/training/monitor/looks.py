@@ -29,11 +29,9 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.observables.directions import lengths, refuse_zero_tokens
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained.discovery.interface import showing
-from tokendynamics.pretrained.edits.states import PackStates, StateWatch
+from tokendynamics.pretrained.edits.states import PackStates, collect_states
 from tokendynamics.pretrained.inputs import prepared
-from tokendynamics.pretrained.network import without_cache
-from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.not_finite import check_none_hidden
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.results.tables import axes_of
 from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed
@@ -243,7 +241,7 @@ class Probe:
             step: Of the training.
 
         Raises:
-            TokenDynamicsError: A token of length zero.
+            TokenDynamicsError: A token of length zero, or a mask that hides tokens elsewhere than behind a text.
         """
         with undisturbed(self.network):
             passes = [self._states(pack) for pack in self._packs]
@@ -255,9 +253,9 @@ class Probe:
         return Look(step, MEASURED, measured(passes))
 
     def _states(self, pack: Pack) -> PackStates:
-        layout = self._ckpt.layout
-        with StateWatch(self.network, layout) as watch, silenced(), without_cache(self.network), showing(self.network):
-            return watch.run(WithoutInferenceMode(self.network), pack)
+        states = collect_states(self.network, self._ckpt.layout, pack, WithoutInferenceMode(self.network))
+        check_none_hidden(states)
+        return states
 
 
 def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]], noun: str) -> None:
