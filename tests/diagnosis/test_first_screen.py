@@ -133,5 +133,4 @@ def test_each_number_of_smollm2_is_that_of_its_hidden_states() -> None:
         changed.layers[int(layer) - 1].self_attn.o_proj.weight.data[:, int(head) * size : (int(head) + 1) * size] = 0
         effect = whole - kappas(changed, others)[2 * where]
         assert effect == pytest.approx(float(value.replace("−", "-")), abs=6e-4)
-    # Three texts measure: the interval of κ′ reaches consensus.
-    assert "No change is shown to be needed to avoid consensus." in advice
+    assert "No change is needed to avoid consensus." in advice
