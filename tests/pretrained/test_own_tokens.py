@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 import tokendynamics as td
+from diagnosis.text_halves import measuring
 from tokendynamics.pretrained import Checkpoint
 
 SIZES: dict[str, Any] = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -96,7 +97,7 @@ def test_passes_count_the_same_tokens(network_type: str) -> None:
 
 def test_levers_count_the_same_tokens() -> None:
     _, checkpoint = loaded("longformer")
-    levers, traced = td.levers(checkpoint, PROMPTS, packed=False), td.trace(checkpoint, PROMPTS[0::2])
+    levers, traced = td.levers(checkpoint, PROMPTS, packed=False), td.trace(checkpoint, measuring(PROMPTS))
     where = levers.where
     assert levers.kappa == pytest.approx(float(traced.consensus_within.sel(site="feed_forward", layer=where)), abs=1e-5)
 
