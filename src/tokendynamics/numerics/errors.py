@@ -93,6 +93,12 @@ class MemoryLimitError(TokenDynamicsError, MemoryError):
 _HOUSE_FORM = re.compile(r"(?:(.*?): )?expected (.*?), got (.*)", re.DOTALL)
 
 
+_CLAUSE = re.compile(r"(?:(layer \d+): )?((?:no|nothing)\b.*|(?:its|it)\b.*\b(?:is|are|has)\b.*)", re.DOTALL)
+"""What came that is no noun which "not" may stand before: the layer, and the rest."""
+
+_VERB = re.compile(r"\b(?:is|are|was|were|has|gives|reads|acts)\b")
+
+
 def why(error: BaseException, *subjects: str) -> str:
     """Return what an error says as a clause of a sentence for readers who did not make the call.
 
@@ -104,6 +110,8 @@ def why(error: BaseException, *subjects: str) -> str:
     'this needs at least 5 prompts, not 3'
     >>> why(CheckpointError("gpt2: layer 1: expected a norm, got none"), "gpt2")
     'this needs a norm, which is missing (layer 1)'
+    >>> why(CheckpointError("gpt2: expected an attention, got layer 1: no softmax was seen in it"), "gpt2")
+    'this needs an attention, but in layer 1 no softmax was seen in it'
     """
     text = error.reason if isinstance(error, AttentionFactorsError) else str(error)
     for subject in subjects:
@@ -112,7 +120,13 @@ def why(error: BaseException, *subjects: str) -> str:
         return text
     place, wanted, came = parts.groups()
     came, semicolon, advice = came.partition("; ")
-    got = "which is missing" if came in ("none", "nothing") else f"not {came}"
+    if came in ("none", "nothing") or came.startswith("none ("):
+        got = f"which is missing{came[len('none') :]}" if "(" in came else "which is missing"
+    elif (clause := _CLAUSE.fullmatch(came)) is not None:
+        layer, what = clause.groups()
+        got = f"but {f'in {layer} ' if layer else ''}{'' if _VERB.search(what) else 'there is '}{what}"
+    else:
+        got = f"not {came}"
     return f"this needs {wanted}, {got}" + (f" ({place})" if place else "") + semicolon + advice
 
 
