@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tokendynamics as td
 from pretrained.test_own_code import DIM, HEADS, VOCABULARY, Attention
-from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 
 Form = Literal["before", "two in one list", "after"]
@@ -192,6 +192,8 @@ class Sequence(nn.Module):
 def test_states_may_change_the_order_of_their_axes_within_a_layer(queries_alone: bool) -> None:
     torch.manual_seed(3)
     network = Sequence(queries_alone).eval()
+    td.load(network, inputs={"ids": torch.randint(1, VOCABULARY, (2, 9))})
+    # What the first call found is found anew.
     ckpt = td.load(network, inputs={"ids": torch.randint(1, VOCABULARY, (2, 9))})
     states = ckpt.states(PROMPT)
     final = network(PROMPT[None])
@@ -212,6 +214,69 @@ def test_states_may_change_the_order_of_their_axes_within_a_layer(queries_alone:
     attention = network.attentions[1]
     rows = attention.in_proj_weight[:DIM].detach() / (DIM / HEADS) ** 0.5
     torch.testing.assert_close(torch.cat(list(ckpt.attention(2).query.mT)), rows)
+
+
+class Masked(Sequence):
+    """As in the first SASRec: what stands for padding is multiplied by 0 behind each layer, or in place."""
+
+    def __init__(self, in_place: bool, within_blocks: bool) -> None:
+        super().__init__(True)
+        self.in_place = in_place
+        blocks = [MaskedBlock(self, layer) for layer in range(2)]
+        self.blocks = nn.ModuleList(blocks if within_blocks else [])
+        self.steps = [block if within_blocks else block.forward for block in blocks]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        there = (ids != 0).unsqueeze(-1)
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        self.states = [x]
+        for step in self.steps:
+            x = step(x)
+            if self.in_place:
+                x *= there
+            else:
+                x = x * there
+            self.states.append(x)
+        return self.last(x)
+
+
+class MaskedBlock(nn.Module):
+    def __init__(self, of: Sequence, layer: int) -> None:
+        super().__init__()
+        self.norm, self.attention = of.norms[layer], of.attentions[layer]
+        self.second, self.further = of.forward_norms[layer], of.forwards[layer]
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+        turned = x.transpose(0, 1)
+        query = self.norm(turned)
+        y = self.second((query + self.attention(query, turned, turned, attn_mask=hidden)[0]).transpose(0, 1))
+        return y + self.further(y)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("within_blocks", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_padding_that_is_multiplied_by_0_between_layers_is_no_input(
+    in_place: bool, within_blocks: bool, padded: bool
+) -> None:
+    torch.manual_seed(3)
+    network = Masked(in_place, within_blocks).eval()
+    ids = torch.randint(1, VOCABULARY, (3, 9))
+    ids[1:, : 3 * padded] = 0
+    ckpt = td.load(network, inputs={"ids": ids})
+    assert not any(layer.joins for layer in ckpt.layout.layers)
+    ckpt.states(PROMPT)
+    assert torch.equal(ckpt.states(PROMPT).feed_forward, torch.cat(network.states))
+    for prompt in ([0, 0, 0, 5, 9, 33], [5, 9, 33, 0, 0, 0]):
+        words = (
+            "states: expected tokens with a direction, got a zero vector at token"
+            if in_place and within_blocks
+            else "ids: expected an input for which layer 2 reads the states that layer 1 gives, got one for which the "
+            "network changes 3 tokens in between, as a mask of padding does; pass the tokens of the prompt alone"
+        )
+        with pytest.raises(ArgumentValueError, match=words):
+            td.trace(ckpt, [prompt])
 
 
 @pytest.mark.few(1)

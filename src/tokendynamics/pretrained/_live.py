@@ -20,7 +20,7 @@ from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._filling import Network
 from tokendynamics.pretrained._remedied_network import remedies_in
 from tokendynamics.pretrained._stored_tensors import check_finite_weights
-from tokendynamics.pretrained._torch_attention import fused_otherwise, run_like
+from tokendynamics.pretrained._torch_attention import fused_otherwise, hide_cross_attentions, run_like, turn_states
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery._maps import in_single_precision
@@ -362,6 +362,9 @@ def _discovered(
         single = without_hooks(in_single_precision(part, values=False)).cpu()
 
     def discovered(subject: nn.Module) -> Discovery:
+        # What a former call found need not hold here, and would stay as long as the block below.
+        turn_states(subject)
+        hide_cross_attentions(subject)
         with evaluating(subject), noting_written_buffers(subject, part):
             found_with = random_inputs(subject) if given is None else given
             decoder = alone and not isinstance(subject, nn.TransformerDecoder)

@@ -25,6 +25,7 @@ from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import ids_checked, submodule, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import Pack
+from tokendynamics.words import plural
 
 FAR = 4
 """Receivers at least this many tokens away count: nearer ones attend to a token for what it says."""
@@ -299,6 +300,17 @@ def _hidden(
     return None
 
 
+def _changed_tokens(given: Tensor, read: Tensor) -> int:
+    """Return how many tokens of one state differ from those of another one of its shape by more than roundings."""
+    same = read.data_ptr() == given.data_ptr() and read.stride() == given.stride()
+    if same or read.shape != given.shape or read.device != given.device or read.dtype != given.dtype:
+        return 0
+    if torch.equal(read, given):
+        return 0
+    near = torch.finfo(given.dtype).eps ** 0.5 * float(given.abs().nan_to_num().max())
+    return int(((read - given).abs() > near).any(dim=-1).sum())
+
+
 def _joined(states: list[Tensor]) -> Tensor:
     """Join all in one tensor, on the device of the first; the list is emptied, since each state is in memory twice."""
     joined = torch.stack([state.detach().to(states[0].device) for state in states])
@@ -319,6 +331,7 @@ class StateWatch(Hooks):
         self.feed_forward: list[Tensor] = []
         self.final: list[Tensor] = []
         self._ran: list[str] = []
+        self._changed: tuple[int, int] | None = None
         self._inside = False
         self._x: Tensor | None = None
         self._thread = 0
@@ -360,6 +373,7 @@ class StateWatch(Hooks):
         check_ran(self._ran, self._layout, type(network).__name__)
         places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
+        self._check_handed_on(pack)
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
         whole = _joined(self.feed_forward)
         feed_forward, tokens_of_pass = whole[:, :, places], whole.shape[1:3]
@@ -384,6 +398,15 @@ class StateWatch(Hooks):
         hidden = _hidden(pack, attention_seen.seen, by_ids=any(attention.mask_by_ids for attention in read))
         return PackStates(pack.places, lengths, attention, feed_forward, final, received, logits, hidden)
 
+    def _check_handed_on(self, pack: Pack) -> None:
+        """Refuse a pass in which a block read other states than the one before it gave, unlike where it was found."""
+        if self._changed is None:
+            return
+        layer, count = self._changed
+        wanted = f"an input for which layer {layer} reads the states that layer {layer - 1} gives"
+        came = f"one for which the network changes {plural(count, 'token')} in between, as a mask of padding does"
+        raise ArgumentValueError(next(iter(pack.arguments), "ids"), wanted, came, "pass the tokens of the prompt alone")
+
     def _here(self, keep: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """Return what keeps the states of this thread's pass as (prompt, token, dim)."""
 
@@ -406,8 +429,12 @@ class StateWatch(Hooks):
         self._x = x
         self._inside = True
         self._ran.append(name)
-        if not self.feed_forward:
+        layer = len(self.feed_forward)
+        if not layer:
             self.feed_forward.append(x)
+        elif self._changed is None and layer <= len(self._layout.layers) and not self._layout.layers[layer - 1].joins:
+            changed = _changed_tokens(self.feed_forward[-1], x)
+            self._changed = (layer, changed) if changed else None
 
     def _finish(self, states: Tensor) -> None:
         if not self.final:  # BLIP normalizes its pooled token by the same module after it
