@@ -45,7 +45,7 @@ def test_token_ids_in_any_form_are_one_prompt(form: Any) -> None:
     live = load(network_of("gpt2")[0])
     table = td.trace(live, form)
     assert table.sizes["prompt"] == 1
-    assert table.attrs["tokenization"] == "none: no prompt is a text"
+    assert table.attrs["tokenization"] == "none: no input is a text"
     assert table.token_text.values[0].tolist() == [f"<id {number}>" for number in IDS]
     states = live.states(torch.tensor([IDS])).feed_forward.double()
     units = torch.nn.functional.normalize(states, dim=-1)
