@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tokendynamics as td
 from pretrained.test_own_code import DIM, HEADS, VOCABULARY, Attention
-from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError
+from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 
 Form = Literal["before", "two in one list", "after"]
@@ -298,6 +298,10 @@ def test_networks_of_transformers_are_read_in_memory(family: str, tmp_path: Any)
     # Prompts of several lengths share passes; behind the end of a shorter one the network has zeros.
     levers = td.levers(ckpt, [PROMPT.tolist(), [12, 3, 38, 9], [1, 30, 4, 4, 4], [7, 8, 9], [21, 22, 31, 17, 3, 5]])
     assert bool(levers.consensus_sensitivity.notnull().all())
+    with pytest.raises(
+        CheckpointError, match=r"layers that are modules.*got \{attentions,.*\}\.0, whose parts stand in"
+    ):
+        td.passes(ckpt, [PROMPT.tolist()], 2, weights="resample")
     network.save_pretrained(tmp_path)
     with pytest.raises(LayoutNotFoundError, match=r"got calls of \{attentions,.*; load the network and pass it itself"):
         td.load(tmp_path)

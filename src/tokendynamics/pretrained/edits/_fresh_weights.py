@@ -168,7 +168,8 @@ class FreshBlocks(ExitStack):
         name: What a message calls the network.
 
     Raises:
-        CheckpointError: A parameter without a law; with "law" a weight that is used more than once in a pass.
+        CheckpointError: Layers that are no modules; a parameter without a law; with "law" a weight that is used more
+            than once in a pass.
     """
 
     def __init__(
@@ -185,11 +186,15 @@ class FreshBlocks(ExitStack):
         self._seed, self._name, self._pass = seed, name, 0
         self._maps = {block: self._linear_maps(block) for block in self._blocks}
         parameters = {block: [inner for inner, _ in self._of(block)] for block in self._blocks}
-        for block, names in parameters.items():
-            for inner in names:
-                if f"{block}.{inner}" not in laws:
-                    where = f"{block}.{inner}"
-                    raise CheckpointError(where, "a tensor that transformers initialises", "one it does not")
+        apart = next((block for block in self._blocks if block.rpartition(".")[0].endswith("}")), None)
+        if apart is not None:  # nothing runs there before which weights could be drawn
+            came = f"{apart}, whose parts stand in lists beside each other"
+            raise CheckpointError(name, "layers that are modules, to draw their weights anew", came)
+        lawless = next(
+            (f"{one}.{inner}" for one in parameters for inner in parameters[one] if f"{one}.{inner}" not in laws), ""
+        )
+        if lawless:
+            raise CheckpointError(lawless, "a tensor that transformers initialises", "one it does not")
         if how == "law":
             self._check_used_once()
         skipped = {block: set(self._maps[block]) for block in self._blocks}
