@@ -19,7 +19,7 @@ from io import StringIO
 from pathlib import Path
 from pkgutil import walk_packages
 from threading import Thread
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -107,6 +107,14 @@ def known_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     from tokendynamics.pretrained.discovery import random_weights
 
     monkeypatch.setattr(random_weights, "discover", discover)
+
+
+@pytest.fixture
+def uncollected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers of transformers do not have all garbage collected, which takes a second of each among so many tests."""
+    from accelerate.utils import memory
+
+    monkeypatch.setattr(memory, "gc", SimpleNamespace(collect=lambda: 0))
 
 
 @pytest.fixture(autouse=os.environ.get("OTHER_ROUNDING") == "1")

@@ -97,7 +97,7 @@ def test_derivatives_are_those_of_differences(family: str) -> None:
         trials = Trials(gated, packs, computed.where, 4.0)
         for place in np.argsort(-np.abs(computed.kappa), axis=None)[:10]:
             layer, part = divmod(int(place), 2)
-            above, below = (trials.of(layer + 1, part, alpha) for alpha in (1.01, 0.99))
+            above, below = trials.of_each([(layer + 1, part, alpha) for alpha in (1.01, 0.99)], silent, "")
             slope = (above.kappa_change.value - below.kappa_change.value) / 0.02
             assert computed.kappa[layer, part] == pytest.approx(slope, rel=0.05, abs=1e-6)
             slope = (above.loss_change.value - below.loss_change.value) / 0.02

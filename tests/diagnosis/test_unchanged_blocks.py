@@ -13,6 +13,7 @@ from diagnosis.test_levers import Averaging, _Block, _Mean, _prompts
 from tokendynamics.diagnosis.gating.trials import Reading, Trials
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.edits.gates import GatedNetwork, Gates, HeadGates, PartAndHeadGates
+from tokendynamics.provenance.progress import silent
 
 
 def assert_the_same(one: Reading, other: Reading) -> None:
@@ -53,6 +54,32 @@ def test_blocks_in_front_are_not_run_again() -> None:
             hook.remove()
     assert calls == [3, 4] * len(packs)
     assert not any("forward" in vars(layer) for layer in network.model.layers)
+
+
+def test_one_pass_with_all_gates_is_enough_for_trials_from_the_last_layer_to_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ckpt = load(network_of("llama"))
+    packs = [pack for ids in ids_of(5) for pack in ckpt.packs([torch.tensor(ids)])]
+    gates = [(3, 0, 0.5), (4, 1, 0.0), (2, 0, 0.0), (3, 1, 0.0)]
+    started: list[tuple[int, bool]] = []
+    run = GatedNetwork.run
+
+    def counted(gated: GatedNetwork, pack: Any, values: Tensor, *more: Any, known: Any = ()) -> Any:
+        started.append((len(known), bool((values == 0.5).all())))
+        return run(gated, pack, values, *more, known=known)
+
+    with ckpt.gated() as gated:
+        trials = Trials(gated, packs, 4, 1e6)
+        monkeypatch.setattr(GatedNetwork, "run", counted)
+        tried = trials.of_each(gates, silent, "trying")
+        # Of each layer the pass that tells whether it can begin there, which needs one with all gates before the first.
+        assert [blocks for blocks, _ in started] == [0, *[3] * 6, *[2] * 11, *[1] * 6]
+        assert [every for _, every in started] == [True] + [False] * 23
+        assert [(trial.layer, trial.part, trial.alpha) for trial in tried] == gates
+        monkeypatch.setattr(Trials, "_outputs", lambda trials, pack, blocks: ())
+        for gate, trial in zip(gates, tried, strict=True):
+            assert trial == trials.of_each([gate], silent, "trying")[0]
 
 
 class _Remembering(_Mean):

@@ -23,7 +23,7 @@ from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates, PartAn
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.results import Refused
 from tokendynamics.words import Finding, count, estimate, fixed, indefinite, listing, plural
 
@@ -197,7 +197,7 @@ def _removed(
 ) -> xr.Dataset:
     """Remove the strongest heads one at a time, and return all numbers."""
     strongest = _strongest(first, candidates)
-    removed = [trials.of(layer, head, 0.0) for layer, head in tracked(strongest, report, "removing heads")]
+    removed = trials.of_each([(layer, head, 0.0) for layer, head in strongest], report, "removing heads")
     removed = costs.charged(removed, lambda trial: f"layer {trial.layer} head {trial.part}")
     first = replace(first, loss=np.full_like(first.loss, np.nan)) if costs.given else first
     return _as_dataset(name, first, trials, removed, halves, costs)

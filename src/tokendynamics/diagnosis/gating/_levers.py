@@ -36,7 +36,7 @@ from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.provenance.progress import Progress, reporting, tracked, tracked_if_many
+from tokendynamics.provenance.progress import Progress, reporting, tracked_if_many
 from tokendynamics.words import Convention, indefinite, percent, plural
 
 ALPHAS = (0.5, 0.0)
@@ -149,7 +149,7 @@ def try_parts(
         candidates: Number of parts that are tried.
     """
     chosen = [(*part, alpha) for part in first.parts_to_try(len(PARTS), candidates) for alpha in ALPHAS]
-    tried = [trials.of(*change) for change in tracked(chosen, report, "trying candidates")]
+    tried = trials.of_each(chosen, report, "trying candidates")
     tried = costs.charged(tried, lambda trial: f"layer {trial.layer} {PARTS[trial.part]}")
     first = replace(first, loss=np.full_like(first.loss, np.nan)) if costs.given else first
     kappa, relative = trials.kappa, trials.relative_kappa

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS
 from tokendynamics.diagnosis.tracing.prompt_trace import find_sinks, tokens_left_out
@@ -45,6 +46,9 @@ _FLAT = 0.1
 
 _GRAPH = 24
 """States per token that a layer keeps for its backward pass: MiniLM 10, SmolLM2 14, GPT-2 20."""
+
+_SCORES = 2**20
+"""Numbers of a piece of the scores whose losses are computed at once: what that takes stays in the cache."""
 
 _GRAPHS_SHARE = 0.25
 """Share of the free memory that the kept passes may take; the others are run again."""
@@ -295,9 +299,13 @@ def next_token_losses(
     >>> next_token_losses(torch.zeros(1, 3, 7), torch.tensor([[1, 2, 3]]), [3]).exp().round(decimals=4).tolist()
     [7.0]
     """
-    scores, next_ids = at_least_single(logits[:, :-1]), ids[:, 1:].to(logits.device)
-    flat = torch.nn.functional.cross_entropy(scores.flatten(0, 1), next_ids.flatten(), reduction="none")
-    losses = flat.unflatten(0, next_ids.shape).double().cpu()
+    next_ids, rows = ids[:, 1:].to(logits.device), max(1, _SCORES // logits.shape[-1])
+    flat = [
+        cross_entropy(at_least_single(scores), wanted, reduction="none")
+        for of_prompt, ids_of_prompt in zip(logits[:, :-1], next_ids, strict=True)
+        for scores, wanted in zip(of_prompt.split(rows), ids_of_prompt.split(rows), strict=True)
+    ]
+    losses = torch.cat(flat).unflatten(0, next_ids.shape).double().cpu()
     predicted = torch.tensor(lengths).unsqueeze(-1) - 1
     there = torch.arange(losses.shape[-1]) < predicted
     return losses.where(there, 0).sum(dim=-1) / predicted.squeeze(-1)

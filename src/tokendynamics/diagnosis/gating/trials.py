@@ -23,6 +23,7 @@ from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, Gates
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
+from tokendynamics.provenance.progress import Progress, tracked
 from tokendynamics.words import estimate, places_for, signed
 
 Loss: TypeAlias = Callable[[nn.Module], Any]
@@ -148,6 +149,7 @@ class Trials:
         self._ratio, self._sinks = ratio, sinks
         self._passes: list[GatedPass] = []
         self._begins: dict[int, bool] = {}
+        self._gated_last = [0]  # a list, which trials of some of the gates share
         self._smallest = min(range(len(packs)), key=lambda number: _size(packs[number]))
         self.plain = self.reading({})
         self._count = len(self.plain.losses)
@@ -176,8 +178,18 @@ class Trials:
 
         return jackknife_t(relative, self._count)
 
-    def of(self, layer: int, part: int, alpha: float) -> Trial:
-        """Run the network with one gate."""
+    def of_each(self, gates: Sequence[tuple[int, int, float]], report: Progress, what: str) -> list[Trial]:
+        """Run the network with one gate at a time, from the last layer to the first, which takes the fewest blocks.
+
+        Args:
+            gates: Layer from 1, gate and value of each; the trials are in this order.
+            report: Told how far the work is.
+            what: What the work is called.
+        """
+        trials = {gate: self._of(*gate) for gate in tracked(sorted(gates, reverse=True), report, what)}
+        return [trials[gate] for gate in gates]
+
+    def _of(self, layer: int, part: int, alpha: float) -> Trial:
         return Trial(layer, part, alpha, *self.change(self.reading({(layer, part): alpha}), self.plain))
 
     def change(self, reading: Reading, since: Reading) -> tuple[EffectEstimate, EffectEstimate]:
@@ -205,7 +217,7 @@ class Trials:
         unchanged = min((layer for layer, _ in values), default=1) - 1 if changed is None else 0
         for number, pack in enumerate(self._packs):
             with torch.no_grad():
-                passed = gated.run(pack, gates, known=self._outputs(number, unchanged))
+                passed = self._run(gated, pack, gates, self._outputs(number, unchanged))
                 if first:
                     check_gated_pass(gated, passed)
                     # Of other packs only what blocks return is needed.
@@ -225,8 +237,8 @@ class Trials:
         """Return what the first blocks return of a pack without gates; nothing where a pass cannot begin behind them.
 
         It can where a pass without gates that begins there equals the whole one to the last bit, seen on the smallest
-        pack: blocks then pass on nothing but what they return. A pass with gates goes before it, so that nothing that
-        modules may keep from pass to pass is that of a pass without.
+        pack: blocks then pass on nothing but what they return. The last pass that ran these blocks has gates on all of
+        them, so that nothing that modules may keep from pass to pass is that of a pass without.
         """
         if blocks < 1 or not self._passes[pack].outputs:
             return ()
@@ -234,12 +246,19 @@ class Trials:
             plain, smallest = self._passes[self._smallest], self._packs[self._smallest]
             gates = torch.ones(self._every.exists.shape, dtype=torch.float64)
             try:
-                self._every.run(smallest, gates / 2)
-                again = self._every.run(smallest, gates, known=plain.outputs[:blocks])
+                if self._gated_last[0] < blocks:
+                    self._every.run(smallest, gates / 2)
+                    self._gated_last[0] = len(gates)
+                again = self._run(self._every, smallest, gates, plain.outputs[:blocks])
                 self._begins[blocks] = again.equals(plain)
             except CheckpointError:
                 self._begins[blocks] = False
         return self._passes[pack].outputs[:blocks] if self._begins[blocks] else ()
+
+    def _run(self, gated: Gates, pack: Pack, gates: Tensor, known: Sequence[Any]) -> GatedPass:
+        """Run the blocks behind those that are known, which are no longer among those that ran last with all gates."""
+        self._gated_last[0] = min(self._gated_last[0], len(known))
+        return gated.run(pack, gates, known=known)
 
 
 def _size(pack: Pack) -> int:
