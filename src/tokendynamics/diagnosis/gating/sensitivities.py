@@ -48,7 +48,7 @@ _GRAPH = 24
 """States per token that a layer keeps for its backward pass: MiniLM 10, SmolLM2 14, GPT-2 20."""
 
 _SCORES = 2**20
-"""Numbers of a piece of the scores whose losses are computed at once: what that takes stays in the cache."""
+"""How many scores are turned into losses at once, so that what this takes stays in the cache."""
 
 _GRAPHS_SHARE = 0.25
 """Share of the free memory that the kept passes may take; the others are run again."""
