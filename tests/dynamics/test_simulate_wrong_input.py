@@ -278,6 +278,9 @@ def test_remark_5_1_asks_for_one_constant_head_and_its_own_metric():
     with refused(r"space: expected the metric ov\^T ov for 'remark_5_1', got a metric that differs from it by 0\.75"):
         Flow(Attention(EYE, 2 * EYE), Sphere(), "remark_5_1")
     Flow(Attention(EYE, 2 * EYE), Ellipsoid(4 * EYE), "remark_5_1")
+    two = np.stack([1e6 * EYE, EYE])  # the first metric is right, the second twice what it should be
+    with refused(r"space: expected the metric ov\^T ov for 'remark_5_1', got a metric that differs from it by 1 of"):
+        Flow(Attention(EYE, two[:, None]), Ellipsoid(np.stack([1e12 * EYE, 2 * EYE])), "remark_5_1")
 
 
 def test_a_function_of_time_is_checked_at_every_time():

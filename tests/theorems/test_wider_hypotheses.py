@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tokendynamics.attention import Attention, Periodic, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
+from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 from tokendynamics.theorems import Certificate, Check, certify, check
 from tokendynamics.theorems.statements._asymptotic_4_1 import width_rate
@@ -168,3 +169,33 @@ def test_an_ill_conditioned_ov_excuses_no_visible_asymmetry() -> None:
     mild = torch.diag(torch.tensor([1.0, 1e-3], dtype=torch.float64))
     assert the("positional-3.1", Flow(Attention(symmetric @ mild, mild), Free()), start).applies
     assert not the("positional-3.1", Flow(Attention(skewed @ mild, mild), Free()), start).applies
+
+
+def test_every_hypothesis_on_matrices_is_measured_in_the_precision_that_came() -> None:
+    turn = torch.linalg.qr(drawn(4, 3, 3)).Q
+    double, start = turn @ torch.diag(torch.tensor([1.0, 1.0, -0.5]).double()) @ turn.mT, one_sided(1)
+    around = torch.cat([one_sided(0), -one_sided(0)])  # 0 is in their hull
+    for dtype in (torch.float64, torch.float32):
+        eye, form, values = EYE.to(dtype), FORM.to(dtype), (EYE + 0.3 * FORM @ turn).to(dtype)
+        metric = Ellipsoid(values.numpy().T @ values.numpy())
+        remark = Flow(Attention(form, values, causal=True), metric, "remark_5_1")
+        assert the("asymptotic-remark-5.1", remark, start).applies
+        assert certified("asymptotic-remark-5.1", remark, start).conditions[0].outcome == "holds"
+        uneven = FORM + 5e-8 * EYE.roll(1, 0) if dtype == torch.float32 else FORM
+        falling = Flow(Attention(-uneven.to(dtype), eye, weights="hardmax"), Free())
+        assert the("hardmax-3", falling, around).applies
+        rooted = Flow(Attention(form, double.to(dtype), normalization="plain"), Free())
+        assert the("masks-rooted", rooted, start).applies
+        twice = Flow(Attention(form, double.to(dtype), causal=True), Sphere())
+        assert not the("masking-table-1-simple", twice, start).applies
+    with pytest.raises(ArgumentValueError, match=r"expected the metric ov\^T ov"):
+        Flow(Attention(FORM, EYE + 0.3 * FORM, causal=True), Ellipsoid((EYE + 0.3 * FORM).square()), "remark_5_1")
+
+
+def test_an_asymmetry_that_is_allowed_leaves_the_top_eigenvalue_real() -> None:
+    step = torch.finfo(torch.float32).eps
+    for gap, applies in ((1.0, False), (1000.0, True)):
+        ov = torch.tensor([[1 + gap * step, 2 * step, 0.0], [-2 * step, 1.0, 0.0], [0.0, 0.0, -0.5]])
+        assert bool((torch.linalg.eigvals(ov.double()).imag == 0).all()) is applies
+        flow = Flow(Attention(EYE.float(), ov, causal=True), Sphere())
+        assert the("asymptotic-6.1", flow, one_sided(0)).applies is applies

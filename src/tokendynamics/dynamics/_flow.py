@@ -291,11 +291,12 @@ def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> N
         raise ArgumentValueError("projection", wanted, came)
     ov = attention.ov.matrix_at(0.0)[..., 0, :, :]
     metric = torch.eye(attention.dim, dtype=ov.dtype) if geometry.metric is None else geometry.metric
-    gram = ov.mT @ ov
-    defect = float((gram - metric.to(gram)).abs().max() / gram.abs().max())
-    if defect > 1e-10:
+    gram = ov.double().mT @ ov.double()
+    defect = (gram - metric.to(gram)).abs().amax(dim=(-2, -1)) / gram.abs().amax(dim=(-2, -1))
+    eps = max(torch.finfo(given.dtype).eps for given in (ov, metric))
+    if float(defect.max()) > max(1e-10, 2 * attention.dim * eps):
         wanted = "the metric ov^T ov for 'remark_5_1'"
-        came = f"a metric that differs from it by {defect:.3g} of its largest entry"
+        came = f"a metric that differs from it by {float(defect.max()):.3g} of its largest entry"
         raise ArgumentValueError("space", wanted, came, "pass Ellipsoid(ov.T @ ov)")
 
 

@@ -84,8 +84,9 @@ def _constant_logits(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def _definite_logits(flow: Flow, sign: int) -> tuple[Hypothesis, ...]:
-    qk = head_matrix(flow.attention.qk)
-    return measured.identity_values(flow), measured.symmetric(qk, "qk"), measured.definite(qk, "qk", sign)
+    qk, allowed = head_matrix(flow.attention.qk), measured.rounding(flow.dim, measured.precision(flow.attention.qk))
+    symmetric, definite = measured.symmetric(qk, "qk", allowed), measured.definite(qk, "qk", sign, allowed)
+    return measured.identity_values(flow), symmetric, definite
 
 
 @measured.given(_constant_logits)

@@ -143,9 +143,10 @@ def _rates_of_return(slopes: Tensor) -> Tensor:
 @measured.given(measured.constant_circuits)
 def _simple_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     top, gap, _ = top_vector(flow)
+    least = max(SIMPLE, measured.rounding(flow.dim, measured.precision(flow.attention.ov)))
     return (
         measured.above("an eigenvalue of ov above 0", top, measured.ROUNDING, "the largest real part relative to ‖ov‖"),
-        measured.above("that eigenvalue real and simple", gap, SIMPLE, "the gap of real parts below it"),
+        measured.above("that eigenvalue real and simple", gap, least, "the gap of real parts below it"),
         measured.assumed("generic start", "the claim is about almost every start"),
     )
 

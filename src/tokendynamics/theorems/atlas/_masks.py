@@ -107,7 +107,8 @@ def _norm(flow: Flow, name: str) -> Tensor:
 def _rooted_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     seen = visible(flow, start.shape[-2])
     excess = flow.weight_factor * _norm(flow, "ov") - 1
-    values = measured.at_most("ov does not lengthen", excess, 1e-12, "ω ‖ov‖ − 1")
+    allowed = measured.rounding(flow.dim, measured.precision(flow.attention.ov))
+    values = measured.at_most("ov does not lengthen", excess, allowed, "ω ‖ov‖ − 1")
     return (sees_itself(seen), has_root(seen), values)
 
 

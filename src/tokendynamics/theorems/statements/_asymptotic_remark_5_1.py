@@ -36,10 +36,17 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     if not hypotheses[-1].anywhere:
         return tuple(hypotheses)
     what = "the relative difference of M and ov^T ov"
-    hypotheses.append(measured.equal(measured.metric_of(flow), ov.mT @ ov, "M = ov^T ov", what))
+    allowed = measured.rounding(flow.dim, *_dtypes(flow))
+    hypotheses.append(measured.equal(measured.metric_of(flow), ov.mT @ ov, "M = ov^T ov", what, allowed))
     if hypotheses[-1].anywhere:
         hypotheses.extend(generic_start(flow.space.project(start) @ ov.mT))
     return tuple(hypotheses)
+
+
+def _dtypes(flow: Flow) -> list[torch.dtype]:
+    """Return the precisions in which ov and M came."""
+    metric = flow.geometry.metric
+    return [measured.precision(flow.attention.ov), *([] if metric is None else [metric.dtype])]
 
 
 def sphere_velocity(flow: Flow, ov: Tensor, z: Tensor, t: float) -> Tensor:
@@ -71,8 +78,9 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         ],
         dim=-1,
     )
-    # Rounding of y^T M y, with M = ov^T ov, is that of the squared condition number of ov.
-    error = beyond_rounding(error, torch.linalg.cond(ov) ** 2, TOLERANCE)
+    # Rounding of y^T M y, with M = ov^T ov, is that of the squared condition number of ov, in the precision that came.
+    coarser = max(torch.finfo(dtype).eps for dtype in _dtypes(flow)) / torch.finfo(ov.dtype).eps
+    error = beyond_rounding(error, coarser * torch.linalg.cond(ov) ** 2, TOLERANCE)
     conditions = (
         never_above(error, trajectory, TOLERANCE, text, pointwise=True),
         *causal_consensus_conditions(states @ ov.mT.unsqueeze(-3), trajectory),
