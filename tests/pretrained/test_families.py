@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import tokendynamics as td
-from pretrained.families import ALL, BY_FUNCTIONS, FAMILIES, UNSEEN, half_of_network, inputs_of, network_of
+from pretrained.families import _TEXT, ALL, BY_FUNCTIONS, FAMILIES, UNSEEN, half_of_network, inputs_of, network_of
 from pretrained.test_attention_factors import _attention_by_hand
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
@@ -288,3 +288,44 @@ def test_large_weights_are_verified_one_at_a_time_with_the_same_result(
         assert value.dtype == before[key].dtype
         assert torch.equal(value, before[key])
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+_ROUTED = _TEXT | {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2}
+_ROUTED |= {"topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1, "kv_lora_rank": 8}
+_ROUTED |= {"q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
+_T5 = {"vocab_size": 61, "d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 40, "num_layers": 2}
+_FORMATS: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...]]] = {
+    "llama": (_TEXT | {"max_position_embeddings": 1024}, None, ("bfloat16", "float16")),  # frequencies in float32
+    "recurrent_gemma": (_TEXT | {"num_key_value_heads": 2}, None, ("float32",)),  # a scale in bfloat16
+    "deepseek_v3": (_ROUTED, None, ("bfloat16",)),  # biases that choose experts in float32
+    "t5": (_T5, "encoder", ("bfloat16", "float16")),  # a matrix that stays in float32 in float16 alone
+}
+
+
+@pytest.mark.parametrize("name", _FORMATS)
+def test_every_format_is_that_of_the_network_that_transformers_loads(name: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    settings, half, formats = _FORMATS[name]
+    torch.manual_seed(0)
+    with silenced():
+        network = AutoModel.from_config(AutoConfig.for_model(name, **settings))
+        for parameter in network.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        for label, buffer in network.named_buffers():
+            if label.endswith("correction_bias"):
+                buffer += torch.randn_like(buffer)
+        network.save_pretrained(tmp_path)
+    ids = torch.randint(3, 60, (1, 400 if name == "llama" else 60), generator=torch.Generator().manual_seed(1))
+    for dtype in formats:
+        with torch.inference_mode(), silenced():
+            loaded = AutoModel.from_pretrained(tmp_path, dtype=getattr(torch, dtype)).eval()
+            loaded = loaded.get_encoder() if half else loaded
+            reference = loaded(ids, output_hidden_states=True, **({} if half else {"use_cache": False})).hidden_states
+        for stream in (None, True):
+            checkpoint = td.load(tmp_path, half=half, dtype=dtype, stream=stream)
+            states = checkpoint.states(ids).feed_forward[:-1]
+            assert all(torch.equal(*pair) for pair in zip(states, (one[0] for one in reference), strict=False))
+        tensors = {label: tensor.dtype for label, tensor in (*loaded.named_parameters(), *loaded.named_buffers())}
+        read = (*checkpoint.model.named_parameters(), *checkpoint.model.named_buffers())
+        assert all(tensors[label] == tensor.dtype for label, tensor in read)

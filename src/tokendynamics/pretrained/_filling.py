@@ -70,15 +70,12 @@ def put(network: nn.Module, name: str, values: Tensor, *further: str) -> None:
         network.get_submodule(owner).register_parameter(leaf, parameter)
 
 
-def fill(
-    network: nn.Module, weights: TensorReader, dtype: torch.dtype, place: Place, but: tuple[str, ...] = ()
-) -> nn.Module:
-    """Give every parameter and table of an empty network its values; return it ready to run.
+def fill(network: nn.Module, weights: TensorReader, place: Place, but: tuple[str, ...] = ()) -> nn.Module:
+    """Give every parameter and table of an empty network its values, in the format that it has; return it to run.
 
     Args:
         network: On torch's meta device, at least where it is filled.
         weights: Reads them.
-        dtype: Of the parameters.
         place: Where each belongs.
         but: Beginnings of the names of parameters that stay empty.
 
@@ -90,6 +87,7 @@ def fill(
         names.setdefault(id(parameter), []).append(name)
     for name, *further in names.values():
         if not name.startswith(but):
+            dtype = network.get_parameter(name).dtype
             put(network, name, weights.read(name).to(device=place(name), dtype=dtype), *further)
     fill_buffers(network, place, weights.tables)
     for name in weights.tables:
@@ -189,12 +187,12 @@ class Network:
         """
         if self._weights is None:
             return self._network
-        empty = copy.deepcopy(self._network).to(self.dtype)
+        empty = copy.deepcopy(self._network)
         place = self._here if self._placement is None else self._placement.of
         tensors = (*empty.named_parameters(), *empty.named_buffers())
         in_memory = sum(tensor.numel() * tensor.element_size() for name, tensor in tensors if place(name).type == "cpu")
         check_fits(in_memory, "the network", "stream=True runs it block by block, audit(…) reads one layer")
-        filled = fill(empty, self._weights, self.dtype, place)
+        filled = fill(empty, self._weights, place)
         return filled if self._placement is None else self._placement.dispatch(filled)
 
     def _here(self, name: str) -> torch.device:
@@ -221,7 +219,7 @@ class Network:
         inside = tuple(f"{name}." for name in blocks)
         if self._weights is None:
             return copied_without_values(self._network, inside).eval()
-        return fill(copy.deepcopy(self._network).to(self.dtype), self._weights, self.dtype, self._here, inside)
+        return fill(copy.deepcopy(self._network), self._weights, self._here, inside)
 
     def block(self, name: str, needed: Iterable[str]) -> nn.Module:
         """Return one block with the weights of the modules that are needed, at least in single precision.
@@ -265,7 +263,7 @@ class StreamedNetwork:
     def __init__(
         self, network: nn.Module, blocks: Sequence[str], weights: TensorReader, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self.network: Any = copy.deepcopy(network).to(dtype)
+        self.network: Any = copy.deepcopy(network)
         self.blocks, self.table = blocks, ""
         self._weights, self._dtype, self._device = weights, dtype, device
         with suppress(AttributeError, NotImplementedError):
@@ -273,7 +271,7 @@ class StreamedNetwork:
             names: Mapping[nn.Module, str] = {module: name for name, module in self.network.named_modules()}
             self.table = names[table] if isinstance(table, nn.Embedding) else ""
         inside = tuple(f"{name}." for name in blocks)
-        fill(self.network, weights, dtype, lambda name: device, (*inside, f"{self.table}.weight"))
+        fill(self.network, weights, lambda name: device, (*inside, f"{self.table}.weight"))
 
     def run(self, works: Sequence[Callable[[nn.Module], T]]) -> list[T]:
         """Run several pieces of work, each one forward pass of the network, and return what they return.
@@ -293,7 +291,8 @@ class StreamedNetwork:
         """Read the weights of one block."""
         block = self.network.get_submodule(name)
         for inner in shapes_of(block):
-            put(block, inner, self._weights.read(f"{name}.{inner}").to(device=self._device, dtype=self._dtype))
+            dtype = block.get_parameter(inner).dtype
+            put(block, inner, self._weights.read(f"{name}.{inner}").to(device=self._device, dtype=dtype))
 
     def empty_block(self, name: str) -> None:
         """Free the weights of one block, and give the memory back to the system where it takes it."""

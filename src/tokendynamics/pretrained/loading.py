@@ -192,7 +192,7 @@ def _of_files(
         further = {"half": half, "stream": stream, "device_map": spread, "file": files.file}
         return _with_remedy(files, tokenizer, dtype, device, **further)
     check_sizes(getattr(config, f"{half}_config", config), files.name)
-    whole = empty_network(config)
+    whole = empty_network(config, dtype)
     seed = files.seed if isinstance(files, Untrained) else None
     store = stored_tensors(files.folder, files.file, allow_pickle) if isinstance(files, Stored) else None
     prefix, network = half_of(whole, half, files.name)
@@ -332,7 +332,7 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
         advice = "pass the untrained network itself as another model"
         raise CheckpointError("baseline", "a model with a transformers configuration", ckpt.name, advice)
     name = f"{ckpt.name} untrained" if std is None else f"{ckpt.name} with matrices drawn from N(0, {std:g}^2)"
-    whole = empty_network(ckpt.config)
+    whole = empty_network(ckpt.config, ckpt.dtype)
     # The configuration of one half of an encoder–decoder describes both.
     half = ("decoder" if ckpt.causal else "encoder") if has_two_stacks(whole) else None
     prefix, network = half_of(whole, half, name)

@@ -78,8 +78,13 @@ def weight_is_a_method(module: nn.Module) -> bool:
     return inspect.ismethod(getattr(module, "weight", None))
 
 
-def empty_network(config: Any) -> Any:
+def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
     """Return the base model (no output head) on torch's meta device, which stores shapes and no values.
+
+    Args:
+        config: Its configuration.
+        dtype: Number format of its parameters, but of those that its class keeps in float32. Tables that no file stores
+            have the format in which transformers computes them: frequencies of rotations are in float32.
 
     Raises:
         CheckpointError: The configuration describes no network that can be built.
@@ -98,7 +103,19 @@ def empty_network(config: Any) -> Any:
 
     # The model classes raise whatever an impossible size leads to, and some draw values for what then is thrown away.
     with refusing(refusal), silenced(), torch.random.fork_rng(devices=[]), torch.device("meta"):
-        return AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False, **options)
+        network: Any = AutoModel.from_config(config, dtype=dtype, trust_remote_code=False, **options)
+        _keep_in_single_precision(network, dtype)
+    return network
+
+
+def _keep_in_single_precision(network: Any, dtype: torch.dtype) -> None:
+    """Give what `from_pretrained` keeps in float32 that format: a class names it for float16 alone or for any half."""
+    kept = [*(network._keep_in_fp32_modules_strict or ())] if dtype in (torch.float16, torch.bfloat16) else []
+    kept += [*(network._keep_in_fp32_modules or ())] if dtype == torch.float16 else []
+    patterns = [re.compile(name.replace("*", ".*")) for name in kept]
+    for name, tensor in (*network.named_parameters(), *persistent_buffers(network).items()):
+        if any(pattern.search(name) for pattern in patterns):
+            tensor.data = tensor.data.float()
 
 
 def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.Module]:
