@@ -279,6 +279,56 @@ def test_padding_that_is_multiplied_by_0_between_layers_is_no_input(
             td.trace(ckpt, [prompt])
 
 
+class MaskedAtTheEnd(Sequence):
+    """What stands for padding is multiplied by 0 behind the last layer alone; a picture changes it otherwise."""
+
+    def __init__(self, normed: bool, factor: float) -> None:
+        super().__init__(True)
+        self.blocks = nn.ModuleList(MaskedBlock(self, layer) for layer in range(2))
+        self.normed, self.factor = normed, factor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        x = torch.where((ids != 0).unsqueeze(-1), x, self.factor * x)
+        return self.last(x) if self.normed else x
+
+
+@pytest.mark.parametrize(("normed", "factor"), [(True, 0.0), (False, 0.0), (True, 2.0), (False, 2.0)])
+def test_tokens_that_change_behind_the_last_layer_are_seen(normed: bool, factor: float) -> None:
+    torch.manual_seed(3)
+    ckpt = td.load(MaskedAtTheEnd(normed, factor).eval(), inputs={"ids": torch.randint(1, VOCABULARY, (3, 9))})
+    assert ckpt.states(PROMPT).feed_forward.shape[0] == 3
+    if not normed and factor:  # what a network does to its last states is its own affair
+        assert ckpt.states(torch.tensor([5, 9, 33, 0, 0])).feed_forward.shape[1] == 5
+        return
+    reader = "the final norm reads" if normed else "the network's output has"
+    words = f"ids: expected an input for which {reader} the states that layer 2 gives, got one for which the network "
+    words += "changes 2 tokens in between"
+    words += "; pass another input" if factor else ", as a mask of padding does; pass the tokens of the prompt alone"
+    with pytest.raises(ArgumentValueError, match=words + "$"):
+        td.trace(ckpt, [[5, 9, 33, 0, 0]])
+
+
+class Pictured(MaskedAtTheEnd):
+    """Adds features of a picture to some tokens between its layers, as DeepStack does."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x + (ids == 0).unsqueeze(-1))
+        return self.last(x)
+
+
+def test_tokens_that_a_picture_changes_are_not_called_padding() -> None:
+    torch.manual_seed(3)
+    ckpt = td.load(Pictured(True, 0.0).eval(), inputs={"ids": torch.randint(1, VOCABULARY, (3, 9))})
+    words = "layer 2 reads the states that layer 1 gives, got one for which the network changes 1 token in between; "
+    with pytest.raises(ArgumentValueError, match=words + "pass another input$"):
+        td.trace(ckpt, [[5, 9, 33, 0]])
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["xlm", "flaubert"])
 def test_networks_of_transformers_are_read_in_memory(family: str, tmp_path: Any) -> None:

@@ -363,6 +363,190 @@ def test_padding_is_not_measured_however_the_mask_is_written(form: str, causal: 
         np.testing.assert_allclose(directions[0].written_by_head, directions[1].written_by_head, atol=1e-4)
 
 
+class _SelfSeen(nn.Module):
+    """What is padding sees itself, so that no row of the mask is empty: alone, or with the rest of the padding."""
+
+    def __init__(self, how: str, causal: bool, own: int, native: bool) -> None:
+        super().__init__()
+        self.how, self.causal, self.embed = how, causal, nn.Embedding(VOCABULARY, DIM)
+        self.own = nn.Parameter(torch.randn(1, own, DIM))
+        layer = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True)
+        self.native = nn.TransformerEncoder(layer, 2) if native else None
+        self.blocks = nn.ModuleList(_PaddedBlock("filled") for _ in range(2 - 2 * native))
+
+    def run(self, ids: Tensor, there: Tensor) -> Tensor:
+        x = self.embed(ids) + 0.1 * torch.arange(ids.shape[1])[:, None]
+        x = torch.cat((self.own.expand(len(x), -1, -1), x), dim=1)
+        there = functional.pad(there.bool(), (self.own.shape[1], 0), value=True)
+        shown = there[:, None].expand(-1, x.shape[1], -1)
+        if self.how == "alone":
+            shown = shown | torch.eye(x.shape[1], dtype=torch.bool)
+        elif self.how == "together":
+            shown = there[:, None] == there[:, :, None]
+        shown = shown & torch.ones_like(shown).tril() if self.causal else shown
+        if self.native is not None:
+            return self.native(x, mask=(~shown).repeat_interleave(HEADS, dim=0))
+        for block in self.blocks:
+            x = block(x, shown[:, None])
+        return x
+
+
+class _ById(_SelfSeen):
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.run(ids, ids != MARK)
+
+
+class _ByFlags(_SelfSeen):
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.run(ids, mask)
+
+
+class _ByLengths(_SelfSeen):
+    def forward(self, ids: Tensor, count: Tensor) -> Tensor:
+        return self.run(ids, torch.arange(ids.shape[1]) < count[:, None])
+
+
+class _ByPairs(_SelfSeen):
+    def forward(self, ids: Tensor, pairs: Tensor) -> Tensor:
+        x = self.embed(ids) + 0.1 * torch.arange(ids.shape[1])[:, None]
+        for block in self.blocks:
+            x = block(x, pairs)
+        return x
+
+
+def _inputs_by(by: type[_SelfSeen], ids: Tensor, lengths: Tensor, how: str, causal: bool) -> list[dict[str, Tensor]]:
+    """Return each prompt with padding behind its end, as the network of a class takes it."""
+    there = torch.arange(ids.shape[1]) < lengths[:, None]
+    given = {"ids": ids if by is _ByFlags else ids.masked_fill(~there, MARK)}
+    if by is _ByFlags:
+        given["mask"] = there.float()
+    elif by is _ByLengths:
+        given["count"] = lengths
+    elif by is _ByPairs:
+        pairs = there[:, None, :] | torch.eye(ids.shape[1], dtype=torch.bool)
+        pairs = there[:, None, :] == there[:, :, None] if how == "together" else pairs
+        given["pairs"] = (pairs & torch.ones_like(pairs).tril() if causal else pairs)[:, None]
+    return [{name: value[number : number + 1] for name, value in given.items()} for number in range(len(ids))]
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize(
+    ("by", "how", "causal", "own", "native"),
+    [
+        *[(by, how, causal, 0, False) for by in (_ById, _ByLengths) for how in ("alone", "together")
+          for causal in (False, True)],
+        *[(_ByFlags, "alone", causal, 0, False) for causal in (False, True)],
+        (_ByPairs, "alone", False, 0, False), (_ByPairs, "alone", True, 0, False),
+        (_ById, "alone", True, 0, True), (_ByFlags, "alone", False, 0, True),
+        (_ById, "alone", False, 2, False), (_ByFlags, "alone", True, 2, False), (_ByFlags, "none", False, 1, False),
+    ],
+)  # fmt: skip
+def test_padding_that_sees_itself_is_not_measured(
+    by: type[_SelfSeen], how: str, causal: bool, own: int, native: bool
+) -> None:
+    torch.manual_seed(4)
+    network = by(how, causal, own, native).eval()
+    ids, lengths = torch.randint(MARK + 1, VOCABULARY, (6, 14)), torch.tensor([14, 12, 11, 14, 11, 10])
+    lengths = lengths if by is _ByPairs else lengths - (lengths == 14).int() + (lengths == 10).int() * 3
+    padded = _inputs_by(by, ids, lengths, how, causal)
+    alone = [
+        _inputs_by(by, row[None, :length], torch.tensor([length]), how, causal)[0]
+        for row, length in zip(ids, lengths.tolist(), strict=True)
+    ]
+    ckpt = td.load(network, inputs={name: torch.cat([prompt[name] for prompt in padded]) for name in padded[0]})
+    assert ckpt.layout.layers[0].attention is not None
+    for packed in (False, True):
+        traces = [td.trace(ckpt, given, packed=packed) for given in (padded, alone)]
+        for name in ("consensus_within", "share_common", "mean_pair_cosine", "norm_median", "attention_received"):
+            np.testing.assert_allclose(traces[0][name], traces[1][name], atol=1e-5, err_msg=name)
+    seen = [td.attention_seen(ckpt, given) for given in (padded, alone)]
+    for name in ("received", "entropy", "to_self", "to_first"):
+        np.testing.assert_allclose(seen[0][name], seen[1][name], atol=1e-6, err_msg=name)
+    with pytest.raises(ArgumentValueError, match="expected a mask that hides no token"):
+        td.levers(ckpt, padded)
+
+
+class _EndUnseen(_SelfSeen):
+    """No other token sees the end of a prompt, which is no padding."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__("", True, 0, False)
+        self.form = form
+
+    def shown(self, ids: Tensor, marks: Tensor) -> Tensor:
+        causal = torch.ones(len(ids), ids.shape[1], ids.shape[1]).tril().bool()
+        if self.form == "documents by a separator":
+            marks = (ids == MARK).long().cumsum(1) - (ids == MARK).long()
+        elif self.form == "prefix":
+            return causal | (marks == 1)[:, None]
+        if self.form in ("documents by a separator", "documents"):
+            return causal & (marks[:, None] == marks[:, :, None])
+        if self.form == "test points":
+            return (torch.arange(ids.shape[1]) < marks[:, None])[:, None] | torch.eye(ids.shape[1], dtype=torch.bool)
+        return causal
+
+    def go(self, ids: Tensor, marks: Tensor) -> Tensor:
+        x, shown = self.embed(ids), self.shown(ids, marks)
+        for block in self.blocks:
+            x = block(x, shown[:, None])
+        return x
+
+
+class _EndUnseenById(_EndUnseen):
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.go(ids, ids)
+
+
+class _EndUnseenByFlags(_EndUnseen):
+    def forward(self, ids: Tensor, flags: Tensor) -> Tensor:
+        return self.go(ids, flags)
+
+
+class _EndUnseenByMask(_EndUnseen):
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.go(ids, mask)
+
+
+class _EndUnseenByCount(_EndUnseen):
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        return self.go(ids, lengths)
+
+
+class _EndUnseenByNumber(_EndUnseen):
+    def forward(self, ids: Tensor, trained: Tensor) -> Tensor:
+        return self.go(ids, trained)
+
+
+_UNSEEN: dict[str, tuple[type[_EndUnseen], str]] = {
+    "documents by a separator": (_EndUnseenById, ""),
+    "documents": (_EndUnseenByFlags, "flags"),
+    "types": (_EndUnseenByFlags, "flags"),
+    "prefix": (_EndUnseenByMask, "mask"),
+    "mask of the loss": (_EndUnseenByMask, "mask"),
+    "pooled": (_EndUnseenByCount, "lengths"),
+    "test points": (_EndUnseenByNumber, "trained"),
+}
+
+
+@pytest.mark.parametrize("form", list(_UNSEEN))
+def test_tokens_that_no_other_sees_count_where_they_are_no_padding(form: str) -> None:
+    kind, name = _UNSEEN[form]
+    torch.manual_seed(4)
+    network, ids = kind(form).eval(), torch.randint(MARK + 1, VOCABULARY, (6, 9))
+    lengths = torch.tensor([9, 6, 7, 6, 5, 7])
+    if form == "documents by a separator":
+        ids[torch.arange(6), lengths - 1] = MARK
+        ids[0, 7:] = MARK
+    marks = lengths if name in ("lengths", "trained") else (torch.arange(9) < lengths[:, None]).long()
+    given = {"ids": ids, **({name: marks} if name else {})}
+    ckpt = td.load(network, inputs=given)
+    prompts = [{key: value[number : number + 1] for key, value in given.items()} for number in range(6)]
+    for packed in (False, True):
+        counts = td.trace(ckpt, prompts, packed=packed).token_count.sel(sinks="kept", layer=0)
+        assert counts.values.tolist() == [9] * 6
+    assert td.attention_seen(ckpt, prompts).sizes["token"] == 9
+
+
 def test_a_monitor_measures_no_padding() -> None:
     torch.manual_seed(4)
     network, ids = _WithPadding("filled", True).eval(), torch.randint(2, VOCABULARY, (3, 12))

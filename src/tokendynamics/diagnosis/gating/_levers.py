@@ -205,9 +205,7 @@ def halves_of(
     with reporting(progress) as report:
         prompts = named_prompts(texts, ckpt, report)
         given = _different_prompts(ckpt, prompts, truncate, report)
-    read = [layer.attention for layer in ckpt.layout.layers if layer.attention is not None]
-    by_ids = any(attention.mask_by_ids for attention in read)
-    masked = [prompt.inputs for prompt in given.values() if by_ids or len(prompt.inputs) > 1]
+    masked = [prompt.inputs for prompt in given.values() if ckpt.layout.mask_by_ids or len(prompt.inputs) > 1]
     for states in ckpt.states_in_packs(masked, hidden=True) if masked and ckpt.architecture.vocabulary is None else ():
         check_states(ckpt, states)  # gates do not show which tokens a mask of any name hides
     finding, measuring = ([list(given)[place] for place in half] for half in split_in_halves(len(given)))

@@ -107,7 +107,6 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool, tokens: int | 
     facts = ckpt.architecture
     measures: list[dict[str, np.ndarray]] = []
     not_finite: list[int] = []
-    unseen: list[bool] = []
     whole: list[np.ndarray] = []  # the patterns of all layers, made once the number of tokens is known
     attending = ckpt.layout.attending
 
@@ -124,18 +123,15 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool, tokens: int | 
             whole[:] = [larger]
         fits = bool(whole) and whole[0].shape[2:] == shape[1:] and len(measures) < len(attending)
         layer = attending[len(measures)] - 1 if fits else None
-        finite, seen_by_any = True, torch.zeros(shape[2], dtype=torch.bool)
+        finite = True
         for rows, weights, shown in call.by_rows():
             some = weights[0].double().cpu()
             finite &= bool(some.isfinite().all())
-            seen = _seen(some, shown)
-            seen_by_any |= seen.any(dim=0)
-            sums.add(rows.start, some, seen)
+            sums.add(rows.start, some, _seen(some, shown))
             if layer is not None:
                 whole[0][layer, : shape[0], rows] = some.numpy()
         if not finite:
             not_finite.append(len(measures) + 1)
-        unseen.append(not bool(seen_by_any.all()))
         measures.append(sums.measures())
 
     ckpt.watch_attention(given.inputs, watch)
@@ -146,8 +142,8 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool, tokens: int | 
     if len(measures) != len(attending):
         came = f"{len(measures)} attentions in {len(attending)} layers"
         raise CheckpointError(ckpt.name, "a network whose attention shows, once a layer", came)
-    if tokens is None and any(unseen) and (cut := _tokens_shown(ckpt, given)) < measures[0]["received"].shape[-1]:
-        return _of_prompt(ckpt, given, patterns, cut)
+    if tokens is None and (shown := _tokens_shown(ckpt, given)) is not None:
+        return _of_prompt(ckpt, given, patterns, shown)
     labels = given.labels(measures[0]["received"].shape[-1])
     counts = {of_layer["received"].shape[-1] for of_layer in measures}
     if len(counts) > 1:
@@ -159,11 +155,16 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool, tokens: int | 
     return measured | {"tokens": labels} | ({"pattern": whole[0]} if whole else {})
 
 
-def _tokens_shown(ckpt: Checkpoint, given: Prepared) -> int:
-    """Return how many tokens a prompt has before those that a mask hides behind its end, which attend as well."""
-    (states,) = ckpt.states_in_packs([given.inputs])
-    check_states(ckpt, states)
-    return states.lengths[0]
+def _tokens_shown(ckpt: Checkpoint, given: Prepared) -> int | None:
+    """Return how many tokens stand before those that a mask hides behind the end of a prompt; None where it hides none.
+
+    What is hidden attends as well.
+    """
+    if len(given.inputs) == 1 and not ckpt.layout.mask_by_ids:
+        return None
+    (states,) = ckpt.states_in_packs([given.inputs], hidden=True)
+    check_states(ckpt, states.without_padding())
+    return None if states.hidden is None else int((~states.hidden[1]).sum())
 
 
 def _check_whole(ckpt: Checkpoint, layer: int, call: AttentionCall) -> None:

@@ -342,6 +342,11 @@ class Layout:
     first_token: int | None = None
 
     @property
+    def mask_by_ids(self) -> bool:
+        """Whether the mask of a layer was seen to depend on token ids."""
+        return any(layer.attention is not None and layer.attention.mask_by_ids for layer in self.layers)
+
+    @property
     def causal(self) -> bool:
         """Whether in every layer no later token is known to act on a token."""
         return all(layer.causal for layer in self.layers)

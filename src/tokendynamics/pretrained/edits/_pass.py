@@ -6,14 +6,17 @@ CPM-Ant puts a learned prompt in front, and both cut off again what they give.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils import checkpoint as checkpointing
 
 from tokendynamics.numerics import CheckpointError
@@ -21,7 +24,7 @@ from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._maps import by_token
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.network import copied, submodule
-from tokendynamics.pretrained.packs import ids_in
+from tokendynamics.pretrained.packs import Pack, ids_in
 from tokendynamics.words import plural
 
 _ONE_STREAM = "blocks that pass on one state for each token"
@@ -96,6 +99,11 @@ class OwnTokens(ExitStack):
 
         self.callback(module.register_forward_hook(hook).remove)
 
+    @property
+    def output(self) -> Tensor | None:
+        """What the network gave, after the pass; None where that is no tensor."""
+        return self._kept.get("output")
+
     def places(self, arguments: Mapping[str, Any]) -> slice:
         """Return which places of the states are the tokens that went in, after the pass.
 
@@ -118,6 +126,141 @@ class OwnTokens(ExitStack):
                 if torch.equal(given.to(last), last[:, start : start + tokens]):
                     return slice(start, start + tokens)
         return slice(0, tokens)
+
+
+_OF_MASKS = ("mask", "pad", "valid", "len")
+"""Words in the names of arguments that say which tokens are there."""
+
+_KINDS = 2
+"""Different entries of a mask."""
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """Tokens of a pass that one of its arguments tells from the others: padding, if none of these sees them.
+
+    Attributes:
+        name: What an error calls the argument.
+        tokens: Which they are.
+        alike: Whether those of each prompt hold the same numbers.
+        arguments: Of a pass in which one more token of each prompt is marked.
+        further: Its place in each prompt; −1 where a prompt has none to spare.
+        between: Whether it stands between two tokens that are not marked, or directly before those that are.
+    """
+
+    name: str
+    tokens: Bool[Tensor, "prompt token"]
+    alike: bool
+    arguments: dict[str, Any]
+    further: Int[Tensor, " prompt"]
+    between: bool
+
+    @property
+    def named(self) -> bool:
+        """Whether the argument has the name of a mask."""
+        return any(word in self.name for word in _OF_MASKS)
+
+    def within(self, tokens: int) -> list[Marked]:
+        """Return the same in a pass of more tokens, those of the network's own standing before these or behind them."""
+        own = tokens - self.tokens.shape[1]
+        sides = ((own, 0), (0, own))[: 1 + (own > 0)] if own >= 0 else ()
+        return [
+            replace(
+                self,
+                tokens=functional.pad(self.tokens, side),
+                further=torch.where(self.further < 0, -1, self.further + side[0]),
+            )
+            for side in sides
+        ]
+
+    def extended(self) -> Marked:
+        """Return what is marked in the pass with one more token."""
+        return replace(self, tokens=self.tokens | (torch.arange(self.tokens.shape[1]) == self.further[:, None]))
+
+
+def marked_tokens(pack: Pack, *, by_ids: bool) -> list[Marked]:
+    """Return the tokens that each argument of a pass tells from the others: by two numbers, a length or a token id.
+
+    Args:
+        pack: What goes through the network.
+        by_ids: Whether the network's own mask depends on token ids, one of which may stand for padding.
+    """
+    prompts = len(pack.places)
+    tensors = {name: value.detach().cpu() for name, value in pack.arguments.items() if isinstance(value, Tensor)}
+    by_token = {name: value for name, value in tensors.items() if value.ndim > 1 and len(value) == prompts}
+    tokens = max((value.shape[1] for value in by_token.values()), default=0)
+    lengths = torch.tensor(pack.lengths or (tokens,) * prompts)
+    several = []
+    for name, value in tensors.items():
+        of_ids = pack.arguments[name] is pack.ids
+        if (of_ids and not by_ids) or (pack.lengths is not None and not of_ids):
+            continue
+        for marks, mark, between in _ways_to_mark(value, prompts, tokens, of_ids=of_ids):
+            there = torch.arange(marks.shape[1]) < (lengths[:, None] if of_ids else marks.shape[1])
+            marks = marks & there
+            if not bool(marks.any()) or bool((marks | ~there).all(dim=1).any()):
+                continue
+            last = ((there & ~marks) * torch.arange(marks.shape[1])).amax(dim=1)
+            further = torch.where(last < 1 + between, -1, last - int(between))
+            changed = value.clone(memory_format=torch.contiguous_format)
+            for number, place in enumerate(further.tolist()):
+                if place >= 0:
+                    mark(changed, number, place)
+            others = [other for key, other in by_token.items() if key != name and "position" not in key]
+            alike = of_ids or all(_alike(other, marks) for other in others)
+            arguments = {**pack.arguments, name: changed.to(pack.arguments[name].device)}
+            called = f"the network's mask by {name}" if of_ids else name
+            several.append(Marked(called, marks, alike, arguments, further, between))
+    return several
+
+
+_Ways: TypeAlias = Iterator[tuple[Tensor, Callable[[Tensor, int, int], None], bool]]
+
+
+def _ways_to_mark(value: Tensor, prompts: int, tokens: int, *, of_ids: bool) -> _Ways:
+    """Yield which tokens an argument may mark, how it marks one more of a prompt, and whether that may stand anywhere.
+
+    Args:
+        value: The argument.
+        prompts: Of the pass.
+        tokens: Of the longest prompt.
+        of_ids: Whether the argument holds token ids.
+    """
+
+    def put(shape: tuple[int, ...], number: float | None = None) -> Callable[[Tensor, int, int], None]:
+        def mark(changed: Tensor, prompt: int, place: int) -> None:
+            changed.view(shape)[prompt, ..., place] = place if number is None else number
+
+        return mark
+
+    count = value.numel() // prompts
+    if of_ids:
+        yield from ((value == kind, put((prompts, -1), kind), True) for kind in value.unique().tolist())
+    elif count == 1 and not value.is_floating_point() and bool(((value > 0) & (value <= tokens)).all()):
+
+        def shorten(changed: Tensor, prompt: int, place: int) -> None:
+            changed.view(-1)[prompt] = place
+
+        yield torch.arange(tokens) >= value.reshape(-1, 1), shorten, False
+    elif value.ndim > 1 and len(value) == prompts and len(kinds := value.unique()) == _KINDS:
+        width = value.shape[-1]
+        if count == max(value.shape[1:]):  # one entry for each token
+            yield from ((value.reshape(prompts, -1) == kind, put((prompts, -1), kind), True) for kind in kinds.tolist())
+        elif width == value.shape[-2] > 1:  # or for each pair: a token that is hidden from all others
+            pairs, own = value.reshape(prompts, -1, width, width), torch.eye(width, dtype=torch.bool)
+            for kind in kinds.tolist():
+                marks = ((pairs == kind) | own).flatten(1, 2).all(dim=1)
+                causal = (pairs == kind).flatten(0, 1)[:, torch.ones_like(own).triu(1)].all()
+                # No other token sees the last one under a causal mask.
+                yield marks & ((marks.sum(dim=1, keepdim=True) > 1) | ~causal), put(pairs.shape, kind), True
+
+
+def _alike(value: Tensor, marks: Bool[Tensor, "prompt token"]) -> bool:
+    """Return whether the marked tokens of each prompt hold the same numbers; true of what has no entry for each."""
+    if value.shape[:2] != marks.shape or len(value.unique()) <= _KINDS:
+        return True
+    rows = [entries[of_prompt] for entries, of_prompt in zip(value, marks, strict=True)]
+    return all(bool((several == several[:1]).all()) for several in rows)
 
 
 def check_one_stream(layout: Layout, name: str) -> None:

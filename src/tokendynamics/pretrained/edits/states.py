@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained.discovery._calls import Hooks
@@ -18,7 +19,15 @@ from tokendynamics.pretrained.discovery._functions import noticing
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing
 from tokendynamics.pretrained.discovery.layout import Layout, Residual
-from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, blocks_beside, check_by_token, check_ran
+from tokendynamics.pretrained.edits._pass import (
+    Marked,
+    OwnTokens,
+    arguments_for,
+    blocks_beside,
+    check_by_token,
+    check_ran,
+    marked_tokens,
+)
 from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
@@ -45,13 +54,74 @@ class _Receivers:
         far: From which of them a token receives.
         count: How many these are.
         alike: What they would give it in sum if each attended alike to all that it sees.
-        seen: Whether any of them sees a token.
+        pairs: Which of them sees which token.
     """
 
     far: Bool[Tensor, "prompt row token"]
     count: Int[Tensor, "prompt token"]
     alike: Float[Tensor, "prompt token"]
-    seen: Bool[Tensor, "prompt token"]
+    pairs: Bool[Tensor, "prompt row token"]
+
+
+@dataclass(eq=False)
+class _Seen:
+    """Whether tokens that an argument marks are seen in any attention of a pass.
+
+    Attributes:
+        marked: The tokens.
+        crossed: Whether a token that is not marked sees a marked one.
+        at_all: Whether any token does.
+        together: Whether a marked one sees another one.
+        outward: Whether a marked one sees one that is not.
+        past: Of each token that is not marked, whether it sees the last such one before it.
+    """
+
+    marked: Marked
+    crossed: bool = False
+    at_all: bool = False
+    together: bool = False
+    outward: bool = False
+    past: Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.bool))
+
+    def add(self, pairs: Bool[Tensor, "prompt row token"], rows: slice) -> None:
+        """Add what some receivers of an attention see; no more once a marked token is seen."""
+        marks = self.marked.tokens.to(pairs.device)
+        inside, receiving = marks[:, None], marks[:, rows, None]
+        place = torch.arange(marks.shape[1], device=pairs.device)
+        self.crossed = self.crossed or bool((pairs & inside & ~receiving).any())
+        if self.crossed:
+            return
+        self.at_all |= bool((pairs & inside).any())
+        self.together |= bool((pairs & inside & receiving & (place[rows, None] != place)).any())
+        self.outward |= bool((pairs & ~inside & receiving).any())
+        seen = torch.zeros_like(marks)
+        seen[:, rows] = pairs.gather(2, self._before(marks)[:, rows, None].clamp(min=0))[..., 0]
+        self.past = self.past | seen.cpu()
+
+    @staticmethod
+    def _before(marks: Bool[Tensor, "prompt token"]) -> Int[Tensor, "prompt token"]:
+        """Return the place of the last token before each one that is not marked; −1 without."""
+        places = torch.where(marks, -1, torch.arange(marks.shape[1], device=marks.device))
+        return functional.pad(places[:, :-1], (1, 0), value=-1).cummax(dim=1).values
+
+    def hides(self, *, further: bool) -> bool | None:
+        """Return whether the argument hides what it marks, as far as the pass shows; None where it does not.
+
+        A causal mask, one of documents and one of a prefix hide the end of a prompt as well: what tells them apart is
+        one more marked token between others, which see each other past it.
+
+        Args:
+            further: Whether it is the pass in which one more token is marked.
+        """
+        marks = self.marked.tokens
+        behind = ~marks & marks.roll(1, dims=1) & (self._before(marks) >= 0)
+        if self.crossed or bool((behind & ~self.past).any()):
+            return False
+        if not self.at_all or not further:
+            return None if self.at_all else True
+        apart, (alike, named) = not self.together, (self.marked.alike, self.marked.named)
+        shown = bool(behind.any()) if self.marked.between else bool((self.marked.further >= 0).any())
+        return shown and ((apart and (alike or named)) or (alike and not self.outward))
 
 
 @dataclass
@@ -60,16 +130,18 @@ class ReceivedAttention:
 
     Attributes:
         lengths: Tokens of each prompt of the pass; None where all are as long as the pass.
+        marked: Which tokens arguments tell from others.
         received: For each attention the mean over heads, and over the tokens at least `FAR` away that see it, of the
             weight that goes to a token, (prompt, token); NaN where fewer than `FEWEST` do.
         uniform: The same if each of them attended alike to all that it sees.
-        seen: Whether any token sees a token, in any of these attentions; None before the first.
+        seen: Which marked tokens are seen, in any of these attentions; None before the first.
     """
 
     lengths: tuple[int, ...] | None
+    marked: Sequence[Marked] = ()
     received: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
     uniform: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
-    seen: Bool[Tensor, "prompt token"] | None = None
+    seen: list[_Seen] | None = None
     _there: Bool[Tensor, "prompt token"] | None = None
     _last: tuple[Tensor | None, _Receivers] | None = None
     _alike: tuple[_Receivers | None, Tensor, Tensor] | None = None
@@ -87,10 +159,11 @@ class ReceivedAttention:
         for rows, weights, shown in call.by_rows():
             mean = weights.float().mean(dim=1)
             receivers_of = self._receivers(shown, rows, self._there, mean.shape)
-            if self.seen is None or self.seen.shape != receivers_of.seen.shape:
-                self.seen = receivers_of.seen
-            elif self.seen is not receivers_of.seen:  # most layers share their mask
-                self.seen = self.seen | receivers_of.seen
+            if self.seen is None:
+                self.seen = [_Seen(one) for several in self.marked for one in several.within(senders)]
+            self.seen = [one for one in self.seen if one.marked.tokens.shape == (prompts, senders)]
+            for one in self.seen:
+                one.add(receivers_of.pairs, rows)
             parts = (mean * receivers_of.far).sum(dim=-2), receivers_of.count, receivers_of.alike
             sums = [former + part for former, part in zip(sums, parts, strict=True)]
         total, count, alike = sums
@@ -140,7 +213,7 @@ def _receivers(shown: Tensor | None, rows: slice, there: Bool[Tensor, "prompt to
     seen = seen.to(there.device) & there[:, rows, None] & there.unsqueeze(-2)
     far = seen & ((place[rows, None] - place).abs() >= FAR)
     alike = seen.sum(dim=-1, keepdim=True).clamp(min=1).reciprocal()
-    return _Receivers(far, far.sum(dim=-2), (alike * far).sum(dim=-2), seen.any(dim=-2))
+    return _Receivers(far, far.sum(dim=-2), (alike * far).sum(dim=-2), seen)
 
 
 @dataclass(frozen=True)
@@ -174,7 +247,9 @@ class PackStates:
         received: What attention each token receives, and what it would if each attended alike to all that it sees; see
             `ReceivedAttention`; NaN in layers without attention. None where not every layer's attention shows.
         logits: Of the language head at every place of the pass; None where it did not run, or gave none.
-        hidden: Name of the argument that hides tokens from all others, and which those are; None without.
+        hidden: Name of the argument that hides tokens from all others, and which those of the pass are; None without.
+        before: Tokens of the network's own that stand before those of a prompt in the pass, and are left out here.
+        undecided: What arguments mark and the pass alone does not show to be hidden.
     """
 
     places: tuple[int, ...]
@@ -185,6 +260,8 @@ class PackStates:
     received: Float[Tensor, "kind layer prompt token"] | None
     logits: Float[Tensor, "prompt place vocabulary"] | None = None
     hidden: tuple[str, Bool[Tensor, "prompt token"]] | None = None
+    before: int = 0
+    undecided: tuple[Marked, ...] = ()
 
     def without_padding(self) -> PackStates:
         """Return the states without hidden tokens, where those end their prompts; else as they are."""
@@ -194,7 +271,8 @@ class PackStates:
         ends = self.hidden[1] == (torch.arange(self.hidden[1].shape[1]) >= counts[:, None])
         if not bool(ends.all() and counts.all()):
             return self
-        lengths, sites = tuple(counts.tolist()), (self.attention, self.feed_forward, self.final_norm)
+        lengths = tuple((counts - self.before).tolist())
+        sites = (self.attention, self.feed_forward, self.final_norm)
         most = max(lengths)
         attention, feed_forward, final = (None if site is None else site[..., :most, :].clone() for site in sites)
         for number, length in enumerate(lengths):
@@ -242,16 +320,21 @@ def collect_states(
     """
     running = network if whole is None else whole
 
-    def once(pack: Pack) -> PackStates:
+    def once(pack: Pack, marked: Sequence[Marked] | None = None) -> tuple[PackStates, list[_Seen]]:
         with StateWatch(network, layout) as watch, silenced(), without_cache(running), showing(running):
-            return watch.run(running, pack, vocabulary)
+            return watch.run(running, pack, vocabulary, marked), watch.seen
 
-    states = once(pack)
+    states, _ = once(pack)
+    for marked in states.undecided if states.hidden is None else ():
+        _, further = once(replace(pack, arguments=marked.arguments), [marked.extended()])
+        if any(seen.hides(further=True) for seen in further):
+            states = replace(states, hidden=(marked.name, _with_rest(marked.tokens, pack.lengths, states.before)))
+            break
     tokens_alone = states if hidden else states.without_padding()
     if tokens_alone is states or tokens_alone.received is None:
         return tokens_alone
     # What is hidden attends to the tokens; which it is shows when the pass has ended.
-    received = once(replace(pack, lengths=tokens_alone.lengths)).received
+    received = once(replace(pack, lengths=tokens_alone.lengths))[0].received
     return replace(tokens_alone, received=None if received is None else received[..., : max(tokens_alone.lengths)])
 
 
@@ -266,49 +349,26 @@ def _run(network: nn.Module, inputs: Mapping[str, Any]) -> Any:
         return network(**arguments_for(network, inputs))
 
 
-def _hidden(
-    pack: Pack, seen: Bool[Tensor, "prompt token"] | None, *, by_ids: bool
-) -> tuple[str, Bool[Tensor, "prompt token"]] | None:
-    """Return the argument that says of each token whether any other sees it, and which tokens none does.
+def _with_rest(tokens: Bool[Tensor, "prompt token"], lengths: Sequence[int] | None, before: int) -> Tensor:
+    """Return the tokens with what stands behind the ends of shorter prompts of a pass."""
+    if lengths is None:
+        return tokens
+    return tokens | (torch.arange(tokens.shape[1]) >= torch.tensor(lengths)[:, None] + before)
 
-    Args:
-        pack: What went through the network.
-        seen: Which of its tokens any token sees; None where that does not show.
-        by_ids: Whether the network's own mask depends on token ids, one of which may stand for padding.
+
+def _change(given: Tensor, read: Tensor) -> tuple[int, bool] | None:
+    """Return how many tokens of one state differ from those of another one of its shape by more than roundings.
+
+    And whether these are zeros, as a mask of padding leaves them. None where no token differs.
     """
-    if seen is None or bool(seen.all()):
-        return None
-    hidden, ids = ~seen.cpu(), pack.ids
-    if by_ids and ids is not None and ids.shape == hidden.shape:
-        lengths = torch.tensor(pack.lengths or (ids.shape[1],) * len(ids))
-        filled_up = torch.arange(ids.shape[1]) >= lengths[:, None]
-        flags = ids.cpu().masked_fill(filled_up, -1)
-        kinds = flags[hidden & ~filled_up].unique()
-        if len(kinds) == 1 and torch.equal(flags == kinds, hidden & ~filled_up):
-            name = next(name for name, value in pack.arguments.items() if value is ids)
-            return f"the network's mask by {name}", hidden | filled_up
-    # Behind its end, by how many tokens it has.
-    counts = (~hidden).sum(dim=1)
-    ends = torch.equal(hidden, torch.arange(hidden.shape[1]) >= counts[:, None])
-    for name, value in pack.arguments.items() if pack.lengths is None else ():
-        if ends and isinstance(value, Tensor) and torch.equal(value.detach().cpu().flatten().long(), counts):
-            return name, hidden
-        if isinstance(value, Tensor) and value.numel() == hidden.numel():
-            flags, kinds = value.cpu().reshape(hidden.shape), value.cpu().unique()
-            if len(kinds) == _KINDS and any(torch.equal(flags == kind, hidden) for kind in kinds):
-                return name, hidden
-    return None
-
-
-def _changed_tokens(given: Tensor, read: Tensor) -> int:
-    """Return how many tokens of one state differ from those of another one of its shape by more than roundings."""
     same = read.data_ptr() == given.data_ptr() and read.stride() == given.stride()
     if same or read.shape != given.shape or read.device != given.device or read.dtype != given.dtype:
-        return 0
+        return None
     if torch.equal(read, given):
-        return 0
+        return None
     near = torch.finfo(given.dtype).eps ** 0.5 * float(given.abs().nan_to_num().max())
-    return int(((read - given).abs() > near).any(dim=-1).sum())
+    changed = ((read - given).abs() > near).any(dim=-1)
+    return (int(changed.sum()), not bool(read[changed].any())) if bool(changed.any()) else None
 
 
 def _joined(states: list[Tensor]) -> Tensor:
@@ -331,10 +391,11 @@ class StateWatch(Hooks):
         self.feed_forward: list[Tensor] = []
         self.final: list[Tensor] = []
         self._ran: list[str] = []
-        self._changed: tuple[int, int] | None = None
+        self._changed: tuple[str, int, bool] | None = None
         self._inside = False
         self._x: Tensor | None = None
         self._thread = 0
+        self.seen: list[_Seen] = []
 
     def _prepare(self) -> None:
         layout, network = self._layout, self._network
@@ -347,22 +408,32 @@ class StateWatch(Hooks):
         for name, module in blocks_beside(network, layout).items():
             self.before(module, self._here(partial(self._note, name)))
         if layout.final_norm is not None:
+            self.before(submodule(network, layout.end), self._here(self._end))
             self.after(submodule(network, layout.end), self._here(self._finish))
 
     def watch_here(self) -> None:
         """Keep the states of what the present thread runs."""
         self._thread = get_ident()
 
-    def run(self, network: nn.Module, pack: Pack, vocabulary: int | None = None) -> PackStates:
+    def run(
+        self,
+        network: nn.Module,
+        pack: Pack,
+        vocabulary: int | None = None,
+        marked: Sequence[Marked] | None = None,
+    ) -> PackStates:
         """Run the network once in the present thread, and return the states that this pass goes through.
 
         Args:
             network: The one that is watched, or the one around it with a language head.
             pack: What goes through it.
             vocabulary: Token ids of that head, whose logits are kept; None to keep none.
+            marked: Tokens of which to note who sees them; None for those that the arguments mark.
         """
         self.watch_here()
-        attention_seen = ReceivedAttention(pack.lengths)
+        if marked is None:
+            marked = marked_tokens(pack, by_ids=self._layout.mask_by_ids)
+        attention_seen = ReceivedAttention(pack.lengths, marked)
 
         def seen(call: AttentionCall) -> None:
             if self._inside or not self._layout.outside:
@@ -373,6 +444,8 @@ class StateWatch(Hooks):
         check_ran(self._ran, self._layout, type(network).__name__)
         places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
+        if self._layout.final_norm is None and tokens.output is not None:
+            self._compare("the network's output has", tokens.output, zeros=True)
         self._check_handed_on(pack)
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
         whole = _joined(self.feed_forward)
@@ -394,18 +467,33 @@ class StateWatch(Hooks):
         if unseen or (places != slice(None) and pack.lengths is None):
             received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
         logits = None if vocabulary is None or pack.ids is None else logits_of(output, pack.ids, vocabulary)
-        read = [layer.attention for layer in self._layout.layers if layer.attention is not None]
-        hidden = _hidden(pack, attention_seen.seen, by_ids=any(attention.mask_by_ids for attention in read))
-        return PackStates(pack.places, lengths, attention, feed_forward, final, received, logits, hidden)
+        self.seen = attention_seen.seen or []
+        # Of several arguments the one that marks the most tokens.
+        tokens = sorted(self.seen, key=lambda seen: -int(seen.marked.tokens.sum()))
+        before, shown = places.start or 0, [seen.hides(further=False) for seen in tokens]
+        marks = tokens[shown.index(True)].marked if True in shown else None
+        hidden = None if marks is None else (marks.name, _with_rest(marks.tokens, pack.lengths, before))
+        undecided = tuple(seen.marked for seen, hides in zip(tokens, shown, strict=True) if hides is None)
+        return PackStates(
+            pack.places, lengths, attention, feed_forward, final, received, logits, hidden, before, undecided
+        )
 
     def _check_handed_on(self, pack: Pack) -> None:
-        """Refuse a pass in which a block read other states than the one before it gave, unlike where it was found."""
+        """Refuse a pass that changes states behind a layer, unlike where it was found."""
         if self._changed is None:
             return
-        layer, count = self._changed
-        wanted = f"an input for which layer {layer} reads the states that layer {layer - 1} gives"
-        came = f"one for which the network changes {plural(count, 'token')} in between, as a mask of padding does"
-        raise ArgumentValueError(next(iter(pack.arguments), "ids"), wanted, came, "pass the tokens of the prompt alone")
+        reader, count, zeros = self._changed
+        wanted = f"an input for which {reader} gives"
+        came, advice = f"one for which the network changes {plural(count, 'token')} in between", "pass another input"
+        if zeros:
+            came, advice = f"{came}, as a mask of padding does", "pass the tokens of the prompt alone"
+        raise ArgumentValueError(next(iter(pack.arguments), "ids"), wanted, came, advice)
+
+    def _compare(self, reader: str, read: Tensor, *, zeros: bool = False) -> None:
+        """Note where other states are read than the last layer that ran gave, or `zeros` alone."""
+        change = None if self._changed is not None else _change(self.feed_forward[-1], read)
+        if change is not None and (change[1] or not zeros):
+            self._changed = (f"{reader} the states that layer {len(self.feed_forward) - 1}", *change)
 
     def _here(self, keep: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """Return what keeps the states of this thread's pass as (prompt, token, dim)."""
@@ -432,9 +520,12 @@ class StateWatch(Hooks):
         layer = len(self.feed_forward)
         if not layer:
             self.feed_forward.append(x)
-        elif self._changed is None and layer <= len(self._layout.layers) and not self._layout.layers[layer - 1].joins:
-            changed = _changed_tokens(self.feed_forward[-1], x)
-            self._changed = (layer, changed) if changed else None
+        elif layer <= len(self._layout.layers) and not self._layout.layers[layer - 1].joins:
+            self._compare(f"layer {layer} reads", x)
+
+    def _end(self, x: Tensor) -> None:
+        if not self.final and len(self.feed_forward) > len(self._layout.layers):
+            self._compare("the final norm reads", x)
 
     def _finish(self, states: Tensor) -> None:
         if not self.final:  # BLIP normalizes its pooled token by the same module after it
