@@ -236,7 +236,7 @@ def _ways_to_mark(value: Tensor, prompts: int, tokens: int, *, of_ids: bool) -> 
     count = value.numel() // prompts
     if of_ids:
         yield from ((value == kind, put((prompts, -1), kind), True) for kind in value.unique().tolist())
-    elif count == 1 and not value.is_floating_point() and bool(((value > 0) & (value <= tokens)).all()):
+    elif count == 1 and value.dtype != torch.bool and bool(((value > 0) & (value <= tokens) & (value % 1 == 0)).all()):
 
         def shorten(changed: Tensor, prompt: int, place: int) -> None:
             changed.view(-1)[prompt] = place
