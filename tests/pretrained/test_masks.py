@@ -366,18 +366,18 @@ def test_padding_is_not_measured_however_the_mask_is_written(form: str, causal: 
 class _SelfSeen(nn.Module):
     """What is padding sees itself, so that no row of the mask is empty: alone, or with the rest of the padding."""
 
-    def __init__(self, how: str, causal: bool, own: int, native: bool) -> None:
+    def __init__(self, how: str, causal: bool, added: int, native: bool) -> None:
         super().__init__()
         self.how, self.causal, self.embed = how, causal, nn.Embedding(VOCABULARY, DIM)
-        self.own = nn.Parameter(torch.randn(1, own, DIM))
+        self.added = nn.Parameter(torch.randn(1, added, DIM))
         layer = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True)
         self.native = nn.TransformerEncoder(layer, 2) if native else None
         self.blocks = nn.ModuleList(_PaddedBlock("filled") for _ in range(2 - 2 * native))
 
     def run(self, ids: Tensor, there: Tensor) -> Tensor:
         x = self.embed(ids) + 0.1 * torch.arange(ids.shape[1])[:, None]
-        x = torch.cat((self.own.expand(len(x), -1, -1), x), dim=1)
-        there = functional.pad(there.bool(), (self.own.shape[1], 0), value=True)
+        x = torch.cat((self.added.expand(len(x), -1, -1), x), dim=1)
+        there = functional.pad(there.bool(), (self.added.shape[1], 0), value=True)
         shown = there[:, None].expand(-1, x.shape[1], -1)
         if self.how == "alone":
             shown = shown | torch.eye(x.shape[1], dtype=torch.bool)
@@ -431,7 +431,7 @@ def _inputs_by(by: type[_SelfSeen], ids: Tensor, lengths: Tensor, how: str, caus
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize(
-    ("by", "how", "causal", "own", "native"),
+    ("by", "how", "causal", "added", "native"),
     [
         *[(by, how, causal, 0, False) for by in (_ById, _ByLengths) for how in ("alone", "together")
           for causal in (False, True)],
@@ -442,10 +442,10 @@ def _inputs_by(by: type[_SelfSeen], ids: Tensor, lengths: Tensor, how: str, caus
     ],
 )  # fmt: skip
 def test_padding_that_sees_itself_is_not_measured(
-    by: type[_SelfSeen], how: str, causal: bool, own: int, native: bool
+    by: type[_SelfSeen], how: str, causal: bool, added: int, native: bool
 ) -> None:
     torch.manual_seed(4)
-    network = by(how, causal, own, native).eval()
+    network = by(how, causal, added, native).eval()
     ids, lengths = torch.randint(MARK + 1, VOCABULARY, (6, 14)), torch.tensor([14, 12, 11, 14, 11, 10])
     lengths = lengths if by is _ByPairs else lengths - (lengths == 14).int() + (lengths == 10).int() * 3
     padded = _inputs_by(by, ids, lengths, how, causal)

@@ -162,8 +162,8 @@ class Marked:
 
     def within(self, tokens: int) -> list[Marked]:
         """Return the same in a pass of more tokens, those of the network's own standing before these or behind them."""
-        own = tokens - self.tokens.shape[1]
-        sides = ((own, 0), (0, own))[: 1 + (own > 0)] if own >= 0 else ()
+        added = tokens - self.tokens.shape[1]
+        sides = ((added, 0), (0, added))[: 1 + (added > 0)] if added >= 0 else ()
         return [
             replace(
                 self,
@@ -247,10 +247,10 @@ def _ways_to_mark(value: Tensor, prompts: int, tokens: int, *, of_ids: bool) -> 
         if count == max(value.shape[1:]):  # one entry for each token
             yield from ((value.reshape(prompts, -1) == kind, put((prompts, -1), kind), True) for kind in kinds.tolist())
         elif width == value.shape[-2] > 1:  # or for each pair: a token that is hidden from all others
-            pairs, own = value.reshape(prompts, -1, width, width), torch.eye(width, dtype=torch.bool)
+            pairs, itself = value.reshape(prompts, -1, width, width), torch.eye(width, dtype=torch.bool)
             for kind in kinds.tolist():
-                marks = ((pairs == kind) | own).flatten(1, 2).all(dim=1)
-                causal = (pairs == kind).flatten(0, 1)[:, torch.ones_like(own).triu(1)].all()
+                marks = ((pairs == kind) | itself).flatten(1, 2).all(dim=1)
+                causal = (pairs == kind).flatten(0, 1)[:, torch.ones_like(itself).triu(1)].all()
                 # No other token sees the last one under a causal mask.
                 yield marks & ((marks.sum(dim=1, keepdim=True) > 1) | ~causal), put(pairs.shape, kind), True
 

@@ -349,6 +349,20 @@ def _run(network: nn.Module, inputs: Mapping[str, Any]) -> Any:
         return network(**arguments_for(network, inputs))
 
 
+def _hidden(
+    seen: Sequence[_Seen], lengths: Sequence[int] | None, before: int
+) -> tuple[tuple[str, Tensor] | None, tuple[Marked, ...]]:
+    """Return what a pass shows to be hidden and by which argument, None without, and what it leaves undecided.
+
+    Of several arguments it is the one that marks the most tokens.
+    """
+    by_tokens = sorted(seen, key=lambda several: -int(several.marked.tokens.sum()))
+    hiding = [several.hides(further=False) for several in by_tokens]
+    marked = by_tokens[hiding.index(True)].marked if True in hiding else None
+    hidden = None if marked is None else (marked.name, _with_rest(marked.tokens, lengths, before))
+    return hidden, tuple(several.marked for several, hides in zip(by_tokens, hiding, strict=True) if hides is None)
+
+
 def _with_rest(tokens: Bool[Tensor, "prompt token"], lengths: Sequence[int] | None, before: int) -> Tensor:
     """Return the tokens with what stands behind the ends of shorter prompts of a pass."""
     if lengths is None:
@@ -467,13 +481,8 @@ class StateWatch(Hooks):
         if unseen or (places != slice(None) and pack.lengths is None):
             received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
         logits = None if vocabulary is None or pack.ids is None else logits_of(output, pack.ids, vocabulary)
-        self.seen = attention_seen.seen or []
-        # Of several arguments the one that marks the most tokens.
-        tokens = sorted(self.seen, key=lambda seen: -int(seen.marked.tokens.sum()))
-        before, shown = places.start or 0, [seen.hides(further=False) for seen in tokens]
-        marks = tokens[shown.index(True)].marked if True in shown else None
-        hidden = None if marks is None else (marks.name, _with_rest(marks.tokens, pack.lengths, before))
-        undecided = tuple(seen.marked for seen, hides in zip(tokens, shown, strict=True) if hides is None)
+        self.seen, before = attention_seen.seen or [], places.start or 0
+        hidden, undecided = _hidden(self.seen, pack.lengths, before)
         return PackStates(
             pack.places, lengths, attention, feed_forward, final, received, logits, hidden, before, undecided
         )
