@@ -190,6 +190,16 @@ def test_neighbours_that_merge_under_a_window_are_named() -> None:
     assert "tokens 16 places apart" in text
 
 
+def test_of_neighbours_that_merge_it_is_said_that_nothing_was_tried_for_them() -> None:
+    texts = [{"idx": torch.tensor([ids])} for ids in prompts_of("even")]
+    for reach, merge in ((1, True), (64, False)):
+        lines = dict(diagnose(checkpoint_of(windowed(reach, 30.0)), texts, baseline=None).verdict.lines)
+        assert ("Neighbouring tokens merge while distant ones do not" in lines["What"]) == merge
+        assert "stay distinct" not in lines["What"]
+        unmeasured = "Similarity does not measure how alike neighbouring tokens are, so nothing was tried for it."
+        assert lines["What to do"].endswith(unmeasured) == merge
+
+
 @pytest.mark.parametrize(("reach", "gain"), [(1, 0.0), (64, 30.0)])
 def test_tokens_that_stay_apart_or_all_meet_are_no_neighbours_that_merge(reach: int, gain: float) -> None:
     table = traced(windowed(reach, gain), "even")

@@ -51,6 +51,28 @@ def test_no_contribution_is_larger_than_the_total() -> None:
     assert _causes(undone) == " The attention of layer 1 contributes +0.13, of which the other parts undo 0.05."
 
 
+def test_parts_of_one_kind_are_named_together() -> None:
+    parts = {
+        f"the {part} of layer {layer}": 0.0 for layer in range(1, 7) for part in ("attention", "feed-forward part")
+    }
+    alike = {
+        **parts,
+        "the attention of layer 2": 0.3,
+        "the attention of layer 3": 0.2,
+        "the attention of layer 5": 0.15,
+    }
+    assert _causes(alike) == " The attention of layers 2–3 contributes +0.50 of the total +0.65."
+    apart = {**alike, "the attention of layer 3": 0.0, "the feed-forward part of layer 5": 0.25}
+    wanted = " The attention of layer 2 and the feed-forward part of layer 5 contribute +0.55 of the total +0.70."
+    assert _causes(apart) == wanted
+    three = {**apart, "the attention of layer 4": 0.28, "the feed-forward part of layer 5": 0.3}
+    three |= {f"the feed-forward part of layer {layer}": 0.14 for layer in (1, 2, 3)}
+    wanted = (
+        " The attention of layers 2 and 4 and the feed-forward part of layer 5 contribute +0.88 of the total +1.45."
+    )
+    assert _causes(three) == wanted
+
+
 def test_tokens_that_are_less_alike_than_at_the_embedding_are_not_close_to_it(measured: xr.Dataset) -> None:
     less = judge(None, with_end(measured, consensus_relative=-0.4)).sentences[0].text
     assert less.startswith("The tokens spread further. Within-text similarity after the last layer is −0.40 (90 % CI")

@@ -22,6 +22,7 @@ from tokendynamics.diagnosis.network import (
 )
 from tokendynamics.diagnosis.tracing.layer_states import (
     ANISOTROPIC,
+    COLLAPSES,
     FEWEST,
     OF_ALL_TEXTS,
     ROUNDED,
@@ -40,6 +41,7 @@ from tokendynamics.diagnosis.tracing.words import (
     MOST_TEXTS_NAMED,
     detailed_findings,
     determined_by_place,
+    merging_neighbours,
     own_share,
     qualifications,
 )
@@ -265,7 +267,8 @@ def _state_finding(trace: xr.Dataset, state: State, final: State | None) -> Find
     apart = kappa <= -SPREAD
     beyond = f"{'less than at the embedding' if apart else 'almost nothing'}: within-{noun} similarity is {similarity}"
     more, beside = ("spread further", "below") if apart else ("stay spread", "close to")
-    distinct = " but stay distinct" if share_own >= INDISTINCT or common < ANISOTROPIC else ""
+    merged = state not in COLLAPSES and len(trace.layer) - 1 in merging_neighbours(trace)
+    distinct = " but stay distinct" if not merged and (share_own >= INDISTINCT or common < ANISOTROPIC) else ""
     texts = {
         "spread": f"The tokens {more}. {after}, {beside} that of the embedding (0).",
         "drawing together": f"The tokens of each {noun} draw together{distinct}. {after}; 0 is the embedding's, 1 is "
@@ -285,6 +288,7 @@ def _state_finding(trace: xr.Dataset, state: State, final: State | None) -> Find
     within = float(site.consensus_within)
     values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
     values |= {"position": float(site.share_position)} if determined_by_place(trace) else {}
+    values |= {"adjacent": float(trace.cosine_at_distance.isel(layer=-1).sel(distance=1))} if merged else {}
     further = (
         texts[state],
         *(
@@ -471,8 +475,9 @@ def _causes(by_part: dict[str, float], until: str = "") -> str:
         largest = f"the largest contribution is {fixed(step, _places(step), sign=True)} ({part}, {layer})"
         return f" No small set of parts causes {f'the rise{until}' if until else 'it'}; {largest}."
     chosen = sorted(order[:enough].tolist())
-    named = listing([parts[place] for place in chosen])
-    contributes, contribution = "contributes" if enough == 1 else "contribute", float(steps[chosen].sum())
+    of_kinds = _by_kind([parts[place] for place in chosen])
+    named, contribution = listing(of_kinds), float(steps[chosen].sum())
+    contributes = "contributes" if len(of_kinds) == 1 else "contribute"
     places = _places(contribution)
     undone, whole = contribution - float(total), fixed(float(total), places, sign=True)
     subject = f" {named[0].upper()}{named[1:]} {contributes}"
@@ -480,6 +485,18 @@ def _causes(by_part: dict[str, float], until: str = "") -> str:
         return f"{subject} {fixed(contribution, sign=True)}{until}, of which the other parts undo {fixed(undone)}."
     part = fixed(contribution, places, sign=True) if undone <= 0 else whole
     return f"{subject} {part} of the total {whole}{until}."
+
+
+def _by_kind(parts: Sequence[str]) -> list[str]:
+    """Write parts of layers, those of one kind together.
+
+    >>> _by_kind(["the attention of layer 1", "the feed-forward part of layer 1", "the attention of layer 3"])
+    ['the attention of layers 1 and 3', 'the feed-forward part of layer 1']
+    """
+    layers: dict[str, list[int]] = {}
+    for part, _, layer in (name.partition(" of layer ") for name in parts):
+        layers.setdefault(part, []).append(int(layer))
+    return [f"{part} of {listing(in_layers(of_part).split(', '))}" for part, of_part in layers.items()]
 
 
 def _places(step: float) -> int:

@@ -502,8 +502,10 @@ def unmeasured_by_kappa(verdict: Verdict) -> str:
     Args:
         verdict: Of the network.
     """
-    of_place = "the share of position" if any("position" in what.values for what in verdict.sentences[:1]) else ""
-    return next((UNMEASURED[state] for state, _ in _reported(verdict) if state in UNMEASURED), of_place)
+    measures = {key for what in verdict.sentences[:1] for key in what.values}
+    others = {"position": "the share of position", "adjacent": "how alike neighbouring tokens are"}
+    beside = next((words for key, words in others.items() if key in measures), "")
+    return next((UNMEASURED[state] for state, _ in _reported(verdict) if state in UNMEASURED), beside)
 
 
 def _reported(verdict: Verdict) -> list[tuple[State, str]]:
