@@ -493,6 +493,15 @@ def test_each_answer_has_its_opposite() -> None:
     assert _says(0.8, MUCH) == ALL_LAYERS
 
 
+def test_of_a_similarity_that_is_negative_at_the_embedding_a_part_must_remove_half_of_the_rise() -> None:
+    # κ −0.24 where it was −0.38 at the embedding, and 0.02 where it was −0.31
+    for kappa, relative in ((-0.24, 0.1), (0.02, 0.25)):
+        rise = relative * (1 - kappa) / (1 - relative)
+        assert _says(kappa, relative, _trial(-0.49 * rise, 0.0)) == "nothing needs doing"
+        assert _says(kappa, relative, _trial(-0.51 * rise, 0.0)) == "one part does it"
+    assert _says(1.0, 1.0, _trial(-0.6, 0.0)) == "one part does it"
+
+
 def _answered(
     kappa: float,
     relative: float,

@@ -18,7 +18,7 @@ from diagnosis.direct_criteria import units
 from tokendynamics.diagnosis import diagnose, judge, trace
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.tracing.layer_states import State
-from tokendynamics.diagnosis.tracing.words import MERGED, PLACED, merging_neighbours, own_share
+from tokendynamics.diagnosis.tracing.words import MERGED, PLACED, determined_by_place, merging_neighbours, own_share
 from tokendynamics.diagnosis.verdict import verdict_as_plain, verdict_of
 from tokendynamics.pretrained import Checkpoint, load
 
@@ -78,7 +78,11 @@ def test_places_that_take_over_are_a_share_of_their_own(size: float) -> None:
     assert low < float(site.share_position) < high
     verdict = judge(None, table)
     named = "Position determines most of the rest" in verdict.sentences[0].text
-    assert named == (wanted > own_share(site))
+    own = float(site.shares.sel(share="own"))
+    assert named == (low > own - low)
+    for end, most in ((own / 2 - 0.001, False), (own / 2 + 0.001, True)):
+        table.share_position_interval.loc[{"site": "feed_forward", "bound": "low"}] = end
+        assert determined_by_place(table) == most
     shares = next(detail for detail in verdict.details if detail.figure == "shares" and "own" in detail.values)
     assert "1.00 is its own" not in shares.text
     assert "by tokens at the same place of different texts" in shares.text

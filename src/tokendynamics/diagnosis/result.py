@@ -281,10 +281,8 @@ def levers_in_words(diagnosis: Diagnosis) -> str:
     if not isinstance(diagnosis.levers, Levers):
         return nothing_tried(diagnosis.levers_refused or "the version that wrote this diagnosis could not")
     levers = in_view_of(diagnosis.levers, diagnosis.verdict)
-    other = unmeasured_by_kappa(diagnosis.verdict)
-    if levers.answer == "not tried for this state" or not other:
-        return levers.text
-    return f"{levers.text} κ does not measure {other}, so nothing was tried for it."
+    other = unmeasured_by_kappa(diagnosis.verdict, levers.answer)
+    return f"{levers.text} κ does not measure {other}, so nothing was tried for it." if other else levers.text
 
 
 def tried_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:

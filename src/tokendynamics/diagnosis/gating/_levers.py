@@ -48,7 +48,8 @@ left a gap from 0.366 to 0.75. From here a lever counts at any cost; below, only
 together for a reason."""
 
 SHARE = 0.5
-"""Share of κ that turning down one part must remove for it to be the cause: of two equal parts, neither passes."""
+"""Share of κ, or of its rise since the embedding where that is more, that turning down one part must remove for it to
+be the cause: of two equal parts, neither passes."""
 
 CANDIDATES = 5
 """Parts that are tried, the most promising first."""
@@ -266,7 +267,9 @@ def _answer(
     much = relative.value >= MUCH
     fair = [trial for trial in tried if trial.defined and costs.allow(trial.loss_change.value, much)]
     best = min(fair, key=lambda trial: trial.kappa_change.value, default=None)
-    helping = [trial for trial in fair if trial.lowers and -trial.kappa_change.value >= SHARE * kappa.value]
+    # What is below 0 at the embedding, as where a text repeats no token, is no similarity that a part could cause.
+    whole = max(kappa.value, relative.value * (1 - kappa.value) / (1 - relative.value) if relative.value < 1 else 0.0)
+    helping = [trial for trial in fair if trial.lowers and -trial.kappa_change.value >= SHARE * whole]
     if relative.value >= LITTLE and helping:
         return "one part does it", min(helping, key=lambda trial: (trial.layer != rising, trial.kappa_change.value))
     if much:

@@ -496,14 +496,18 @@ def _effect_on_consensus_before(levers: Levers, verdict: Verdict) -> str:
     )
 
 
-def unmeasured_by_kappa(verdict: Verdict) -> str:
+def unmeasured_by_kappa(verdict: Verdict, answer: Answer) -> str:
     """Return what κ does not measure of the states that a verdict reports, the end first; empty if nothing.
 
     Args:
         verdict: Of the network.
+        answer: Of its levers. What lowers κ most changes neighbours as well.
     """
+    if answer == "not tried for this state":
+        return ""
     measures = {key for what in verdict.sentences[:1] for key in what.values}
-    others = {"position": "the share of position", "adjacent": "how alike neighbouring tokens are"}
+    others = {"position": "the share of position"}
+    others |= {"adjacent": "how alike neighbouring tokens are"} if answer == NOTHING else {}
     beside = next((words for key, words in others.items() if key in measures), "")
     return next((UNMEASURED[state] for state, _ in _reported(verdict) if state in UNMEASURED), beside)
 
@@ -541,7 +545,7 @@ def advice_finding(levers: Levers | Refused, verdict: Verdict, noun: str = "text
     """
     if isinstance(levers, Refused):
         return Finding(nothing_tried(levers.reason), "levers", {})
-    other = unmeasured_by_kappa(verdict) if levers.answer != "not tried for this state" else ""
+    other = unmeasured_by_kappa(verdict, levers.answer)
     unmeasured = f" Similarity does not measure {other}, so nothing was tried for it." if other else ""
     measured = _measured_on_others(levers, verdict, noun)
     return Finding(

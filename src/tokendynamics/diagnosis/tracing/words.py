@@ -159,11 +159,15 @@ def qualifications(trace: xr.Dataset, state: State) -> list[str]:
 def determined_by_place(trace: xr.Dataset) -> bool:
     """Tell whether more of a direction after the last layer belongs to a token's place than to the token.
 
+    More at both ends of the interval of what belongs to the place.
+
     Args:
         trace: From `tokendynamics.trace`.
     """
     site = trace.sel(site="feed_forward").isel(layer=-1)
-    return _position(site) >= PLACED and _position(site) > own_share(site)
+    if _position(site) < PLACED:
+        return False
+    return 2 * float(site.share_position_interval[0]) > float(site.shares.sel(share="own"))  # which includes it
 
 
 def merging_neighbours(trace: xr.Dataset) -> dict[int, tuple[float, float, int]]:
