@@ -78,9 +78,9 @@ def test_places_that_take_over_are_a_share_of_their_own(size: float) -> None:
     assert low < float(site.share_position) < high
     verdict = judge(None, table)
     named = "Position determines most of the rest" in verdict.sentences[0].text
-    own = float(site.shares.sel(share="own"))
-    assert named == (low > own - low)
-    for end, most in ((own / 2 - 0.001, False), (own / 2 + 0.001, True)):
+    whole = float(site.shares.sel(share="own"))
+    assert named == (low > whole - low)
+    for end, most in ((whole / 2 - 0.001, False), (whole / 2 + 0.001, True)):
         table.share_position_interval.loc[{"site": "feed_forward", "bound": "low"}] = end
         assert determined_by_place(table) == most
     shares = next(detail for detail in verdict.details if detail.figure == "shares" and "own" in detail.values)
