@@ -46,7 +46,9 @@ def test_tokens_are_one_hot_in_category_and_position() -> None:
 
 def test_sequences_come_in_any_container() -> None:
     task = PairTask(pair_numbers(3), positions=4)
-    for x in ([1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), np.array([1, 2, 3], np.uint8), torch.tensor([1, 2, 3])):
+    three = np.array([1, 2, 3])
+    arrays = three, three.astype(np.uint8), three.astype(">i8"), np.array([3, 2, 1])[::-1]
+    for x in ([1, 2, 3], (1, 2, 3), *arrays, torch.tensor([1, 2, 3])):
         checked = task.checked(x)
         assert checked.dtype == torch.int64
         assert checked.tolist() == [1, 2, 3]

@@ -88,7 +88,9 @@ def test_impossible_ids_are_refused_by_name(checkpoint: Checkpoint, name: str, i
     "convert",
     [lambda ids: ids, lambda ids: ids[None], lambda ids: ids.int(), lambda ids: ids.numpy(), lambda ids: ids.tolist(),
      lambda ids: ids.numpy().astype(np.uint16), lambda ids: [np.int64(entry) for entry in ids.tolist()],
-     lambda ids: tuple(ids.tolist()), lambda ids: [ids.tolist()], lambda ids: {"input_ids": ids[None]}],
+     lambda ids: tuple(ids.tolist()), lambda ids: [ids.tolist()], lambda ids: {"input_ids": ids[None]},
+     lambda ids: ids.numpy().astype(">i8"), lambda ids: {"input_ids": ids.numpy().astype(">i4")[None]},
+     lambda ids: {"input_ids": ids.flip(0).numpy()[None, ::-1]}],
 )  # fmt: skip
 def test_every_form_of_ids_gives_the_same_numbers(checkpoint: Checkpoint, convert: Callable[[Tensor], Any]) -> None:
     given = [convert(prompt) for prompt in PROMPTS]

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor, first_index, generator, refuse_masked
+from tokendynamics.numerics.arguments import (
+    ArrayLike,
+    as_count,
+    as_tensor,
+    first_index,
+    generator,
+    native,
+    refuse_masked,
+)
 from tokendynamics.numerics.signatures import typed_arguments
 
 _SUM_TOLERANCE = 1e-9
@@ -152,7 +160,7 @@ def _as_integers(x: Any) -> Tensor:
         refuse_masked(x, "x")
         if isinstance(x, Tensor) and (x.is_meta or x.is_quantized or x.layout != torch.strided):
             raise TypeError
-        sequences = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        sequences = x if isinstance(x, Tensor) else torch.as_tensor(native(np.asarray(x)))
         if sequences.numel() == 0:
             return sequences.long()
     except Exception as error:  # whatever an object's own way to become an array raises

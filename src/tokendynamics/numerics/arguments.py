@@ -356,9 +356,12 @@ def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
         raise ArgumentTypeError(argument, "real floating-point numbers", f"dtype {shown_dtype(array)}", advice)
     # PyTorch takes neither foreign byte orders nor negative strides, and warns of arrays that cannot be written to.
     plain = array.dtype.isnative and array.flags.writeable and min(array.strides, default=1) >= 0
-    if not plain:
-        array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
-    return torch.as_tensor(np.asarray(array))
+    return torch.as_tensor(np.asarray(array) if plain else native(array))
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """Return a copy that PyTorch takes: writable, in the byte order of this machine and in the usual order of axes."""
+    return array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
 
 
 def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:

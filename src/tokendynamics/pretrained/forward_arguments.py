@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import native
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained.architecture import Architecture
 
@@ -214,7 +215,7 @@ def as_token_ids(item: Any, argument: str) -> Tensor | None:
         return as_token_ids(item[0], argument) if len(item) == 1 and are_token_ids(item[0]) else None
     if isinstance(item, np.ndarray) and item.dtype.kind not in "iu":
         return None
-    ids = item if isinstance(item, Tensor) else torch.as_tensor(np.array(item))  # one that is not writable, too
+    ids = item if isinstance(item, Tensor) else torch.as_tensor(native(np.asarray(item)))
     ids = ids[0] if ids.ndim == 2 and ids.shape[0] == 1 else ids
     whole_numbers = not ids.is_floating_point() and not ids.is_complex() and ids.dtype != torch.bool
     return ids if whole_numbers and ids.ndim == 1 else None

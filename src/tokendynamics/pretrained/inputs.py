@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.arguments import as_count, native
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_fields
 from tokendynamics.pretrained._checkpoint import Checkpoint
@@ -350,7 +350,7 @@ def _by_name(ckpt: Checkpoint, item: Mapping[Any, Any], argument: str) -> Prepar
     inputs: dict[str, Tensor] = {}
     for name, value in item.items():
         try:
-            inputs[str(name)] = torch.as_tensor(value)
+            inputs[str(name)] = torch.as_tensor(native(value) if isinstance(value, np.ndarray) else value)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             where, wanted = f"{argument}[{shown(name)}]", "a tensor, or an array of numbers"
             raise ArgumentTypeError(where, wanted, shown(value)) from error
@@ -375,7 +375,7 @@ def _as_only_argument(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, T
     ((name, example),) = ckpt.example.items()
     if not example.is_floating_point():
         return None
-    values = (item if isinstance(item, Tensor) else torch.from_numpy(np.array(item))).to(ckpt.dtype)
+    values = (item if isinstance(item, Tensor) else torch.from_numpy(native(np.asarray(item)))).to(ckpt.dtype)
     values = values.unsqueeze(0) if values.ndim == example.ndim - 1 else values
     if values.ndim != example.ndim or len(values) != 1:
         wanted, came = f"one {name}, an array of {example.ndim - 1} axes", f"shape {tuple(item.shape)}"
