@@ -359,9 +359,13 @@ def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
     return torch.as_tensor(np.asarray(array) if plain else native(array))
 
 
-def native(array: np.ndarray) -> np.ndarray:
-    """Return a copy that PyTorch takes: writable, in the byte order of this machine and in the usual order of axes."""
-    return array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+def native(value: Any) -> Any:
+    """Return a copy of an array that PyTorch takes, writable and in the byte order of this machine; others as they are.
+
+    Its axes run forwards.
+    """
+    is_array = isinstance(value, np.ndarray)
+    return value.astype(value.dtype.newbyteorder("="), order="C", copy=True) if is_array else value
 
 
 def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:

@@ -350,7 +350,7 @@ def _by_name(ckpt: Checkpoint, item: Mapping[Any, Any], argument: str) -> Prepar
     inputs: dict[str, Tensor] = {}
     for name, value in item.items():
         try:
-            inputs[str(name)] = torch.as_tensor(native(value) if isinstance(value, np.ndarray) else value)
+            inputs[str(name)] = torch.as_tensor(native(value))
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             where, wanted = f"{argument}[{shown(name)}]", "a tensor, or an array of numbers"
             raise ArgumentTypeError(where, wanted, shown(value)) from error

@@ -24,6 +24,7 @@ import xarray as xr
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import native
 from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids, as_token_ids
@@ -189,7 +190,7 @@ def noun_of(prompts: Mapping[str, Any]) -> str:
     for item in prompts.values():
         if isinstance(item, Mapping):
             # Token ids and masks are integers; sounds and precomputed states have no common name.
-            numbers = {name: torch.as_tensor(value) for name, value in item.items() if name != "pixel_values"}
+            numbers = {name: torch.as_tensor(native(value)) for name, value in item.items() if name != "pixel_values"}
             kinds = {"input" if value.is_floating_point() else "text" for value in numbers.values()}
             kinds |= {"image"} if "pixel_values" in item else set()
             nouns.add(kinds.pop() if len(kinds) == 1 else "input")
