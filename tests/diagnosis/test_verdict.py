@@ -271,6 +271,10 @@ def test_a_single_text_that_collapses_is_named(measured: xr.Dataset) -> None:
     assert any(words in entry.text for entry in judge(None, both).details)
     table.kappa_of_prompt.loc[{"layer": 0, "site": "feed_forward"}] = [0.0, 0.0, 0.95, 0.0]
     assert not any("converge" in entry.text for entry in judge(None, table).details)  # it was so from the start
+    table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.92, 0.0]
+    for start, named in ((0.83, True), (0.85, False)):
+        table.kappa_of_prompt.loc[{"layer": 0, "site": "feed_forward"}] = [0.0, 0.0, start, 0.0]
+        assert any("converge" in entry.text for entry in judge(None, table).details) == named
     table.kappa_of_prompt.loc[{"layer": 0, "site": "feed_forward"}] = 0.0
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.5, 0.0]
     assert not any("converge" in entry.text for entry in judge(None, table).details)

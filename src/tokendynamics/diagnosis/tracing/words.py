@@ -55,6 +55,9 @@ UNAFFECTED = 0.9
 ALONE = 0.9
 """κ of a single text from which it is named although the texts on average do not reach consensus."""
 
+_CLOSED = 0.5
+"""Share of the distance 1 − κ at the embedding that its tokens keep at most."""
+
 MOST_TEXTS_NAMED = 4
 """Texts that a sentence names; the others are counted."""
 
@@ -284,7 +287,8 @@ def _single_texts(trace: xr.Dataset) -> Finding | None:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa = site.kappa_of_prompt.values
     start = trace.kappa_of_prompt.sel(site="feed_forward").isel(layer=0).values
-    converged = (kappa >= ALONE) & ~(start >= ALONE)  # where tokens agree from the start the network does nothing
+    # Where tokens agree from the start, or all but, it is not the network that makes them.
+    converged = (kappa >= ALONE) & ~(start >= ALONE) & ~(1 - kappa > _CLOSED * (1 - start))
     alone = [str(name) for name in trace.prompt.values[converged]]
     if not alone or float(site.consensus_relative) >= CONSENSUS:
         return None
