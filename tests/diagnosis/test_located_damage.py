@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,10 @@ from diagnosis.located_damage import (
 from pretrained import families
 from report.reading import page_of
 from tokendynamics.diagnosis import Comparison
+from tokendynamics.diagnosis.comparing._first_difference import Difference, Parting
 from tokendynamics.diagnosis.comparing._outliers import standing_out
 from tokendynamics.diagnosis.comparing._tensors import block_differences
+from tokendynamics.diagnosis.comparing.words import _by_weights
 
 SEEDS = range(9)
 
@@ -333,6 +337,22 @@ def test_a_final_norm_is_located_by_its_weights() -> None:
     assert "the final norm stands out by its weights. Its output does not stand out: the states differ" in str(
         comparison
     )
+
+
+def test_updates_that_differ_more_than_those_around_them_are_not_said_not_to_stand_out() -> None:
+    start = Difference(0, "embedding", 0.0, 0.1, 1.0, 1e-7)
+    parting = Parting("by weights", None, start, None, (), 0.1, 0.4)
+    first = Difference(3, "feed-forward part", 0.2, 1.3, 2.2, 1e-7, 1.2, 0.25)
+    assert _by_weights(parting, first, "by much") == (
+        "the feed-forward part of layer 3 stands out by its weights. On identical inputs its update differs by 1.2× "
+        "its norm; the median of the same part in neighbouring layers is 0.25. The states differ from the embedding "
+        "on, by much."
+    )
+    unmeasured = replace(first, own=math.nan, beside=math.nan)
+    assert " by its weights. Its update is 2.2× as large. The states " in _by_weights(parting, unmeasured, "by much")
+    for like_others in (replace(first, own=0.49, size=1.9), replace(unmeasured, size=0.51)):
+        text = _by_weights(parting, like_others, "by much")
+        assert " by its weights. Its update does not stand out: the states differ from the embedding on, by" in text
 
 
 @pytest.mark.slow

@@ -302,9 +302,9 @@ def of_norm(difference: float, whose: str = "its") -> str:
         whose: "its" or "their".
 
     >>> of_norm(0.0123), of_norm(5.0, "their"), of_norm(float("inf"))
-    ('0.012 of its norm', '5× their norm', '∞× its norm of 0')
+    ('0.012 of its norm', '5× their norm', 'more than its norm of 0')
     """
     if np.isinf(difference):
-        return f"{factor(difference)} {whose} norm of 0"
+        return f"more than {whose} norm of 0"
     difference = 1.0 if number(difference, 2) == "1" else difference  # 0.9996 reads as 1
     return f"{factor(difference)} {whose} norm" if difference >= 1 else f"{number(difference, 2)} of {whose} norm"

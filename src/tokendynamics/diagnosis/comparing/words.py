@@ -243,10 +243,20 @@ def _or_its_norm(first: Difference) -> str:
 
 
 def _by_weights(parting: Parting, first: Difference, ends: str) -> str:
-    """Say which part stands out by its weights alone."""
+    """Say which part stands out by its weights; that its updates do not only where they hardly differ more."""
     start = "diverge gradually" if parting.start is None else "differ from the embedding on"
-    its = "Its output does" if first.part == "final norm" else "Its updates do"
-    return f"{_or_its_norm(first)} stands out by its weights. {its} not stand out: the states {start}, {ends}."
+    its, subject = (
+        "output" if first.part == "final norm" else "update",
+        f"{_or_its_norm(first)} stands out by its weights",
+    )
+    if first.beside > 0 and np.isfinite(first.size) and first.own >= SIZE_CHANGED * first.beside:
+        around = f"the median of the same part in neighbouring layers is {number(first.beside, 2)}"
+        more = f" On identical inputs its {its} differs by {of_norm(first.own)}; {around}."
+    elif 1 / SIZE_CHANGED < first.size < SIZE_CHANGED:
+        return f"{subject}. Its {its} does not stand out: the states {start}, {ends}."
+    else:
+        more = f" Its {its} is {_times(first.size)}." if np.isfinite(first.size) else ""
+    return f"{subject}.{more} The states {start}, {ends}."
 
 
 def _heads_standing_out(first: Difference, weights: xr.Dataset) -> str:
