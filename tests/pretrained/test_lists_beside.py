@@ -12,7 +12,10 @@ from torch import Tensor, nn
 import tokendynamics as td
 from pretrained.test_own_code import DIM, HEADS, VOCABULARY, Attention
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.pretrained.discovery._blocks import _of_lists_beside
+from tokendynamics.pretrained.discovery._calls import record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery._sequence_checks import turns
 
 Form = Literal["before", "two in one list", "after"]
 FORMS: tuple[Form, ...] = ("before", "two in one list", "after")
@@ -376,3 +379,60 @@ def test_what_one_attention_adds_to_a_state_before_its_norm_is_no_state(further:
     torch.manual_seed(3)
     with pytest.raises(LayoutNotFoundError, match="got attention, to whose output the network adds an earlier state"):
         loaded(Single(further).eval())
+
+
+class InAnotherOrder(Beside):
+    """All attentions run before all other parts, or the attention of a layer before the other part of the last one."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__("before")
+        self.order = order
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.tokens(idx)
+        parts = list(enumerate(self.attentions)) + list(enumerate(self.ffns))
+        if self.order != "one after the other":
+            parts = [parts[number] for number in ((0, 3, 1, 4, 2, 5) if self.order == "usual" else (0, 1, 3, 2, 4, 5))]
+        for layer, part in parts:
+            x = x + part(self.norm(layer, int(not isinstance(part, Attention)))(x))
+        return x
+
+
+@pytest.mark.parametrize("order", ["usual", "one after the other", "overlapping"])
+def test_parts_in_another_order_are_no_layers(order: str) -> None:
+    torch.manual_seed(3)
+    network = InAnotherOrder(order).eval()
+    with torch.no_grad():
+        recorded = record(network, {"idx": PROMPT[None]})
+    calls, layers = _of_lists_beside(network, recorded, "attentions.0")
+    if order == "usual":
+        label = "{first,attentions,second,ffns}"
+        assert list(layers) == [f"{label}.{layer}" for layer in range(DEPTH)]
+        assert {call.name for call in calls} >= {f"{label}.1.attentions", f"{label}.2.second"}
+    else:
+        assert (calls, layers) == ([], {})
+
+
+class Turning(nn.Module):
+    """Gives what it reads with its axes in an order, cut to some places."""
+
+    def __init__(self, order: tuple[int, ...], places: int) -> None:
+        super().__init__()
+        self.order, self.places = order, places
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(*self.order)[: self.places]
+
+
+@pytest.mark.parametrize(
+    ("order", "places", "turned"),
+    [((1, 0, 2), 5, True), ((0, 1, 2), 5, False), ((1, 0, 2), 4, False), ((0, 2, 1), 5, False), ((2, 1, 0), 9, False)],
+)
+def test_states_are_turned_where_inputs_and_tokens_alone_change_places(
+    order: tuple[int, ...], places: int, turned: bool
+) -> None:
+    network = nn.Sequential(Turning(order, places))
+    (call,) = (call for call in record(network, {"input": torch.randn(3, 5, 8)}).calls if call.name == "0")
+    assert turns(call) is turned
+    (square,) = (call for call in record(network, {"input": torch.randn(5, 5, 8)}).calls if call.name == "0")
+    assert not turns(square)
