@@ -219,6 +219,17 @@ def test_states_may_change_the_order_of_their_axes_within_a_layer(queries_alone:
     torch.testing.assert_close(torch.cat(list(ckpt.attention(2).query.mT)), rows)
 
 
+@pytest.mark.parametrize(("queries_alone", "most"), [(False, 17), (True, 29)])
+def test_tensors_of_layers_are_not_tried_as_tables_of_positions(queries_alone: bool, most: int) -> None:
+    """Axes are found first; a network that cannot be audited is tried with other weights as well."""
+    torch.manual_seed(3)
+    network, passes = Sequence(queries_alone).eval(), list[int]()
+    network.register_forward_pre_hook(lambda module, given: passes.append(1))
+    ckpt = td.load(network, inputs={"ids": torch.randint(1, VOCABULARY, (2, 9))})
+    assert len(passes) <= most
+    assert [part.name for part in ckpt.layout.positional] == ["places.weight"]
+
+
 class Masked(Sequence):
     """As in the first SASRec: what stands for padding is multiplied by 0 behind each layer, or in place."""
 

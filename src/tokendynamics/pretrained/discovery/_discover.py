@@ -70,7 +70,12 @@ class Discovery:
 
 
 def discover(
-    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *, found_on: str, decoder: bool = False
+    network: nn.Module,
+    inputs: Callable[[int], Mapping[str, Any]],
+    *,
+    found_on: str,
+    decoder: bool = False,
+    again: bool = False,
 ) -> Discovery:
     """Find the layout of a network.
 
@@ -79,12 +84,14 @@ def discover(
         inputs: Makes the arguments of a forward pass for a given number of inputs.
         found_on: What the network is, for the record.
         decoder: Whether it is the decoder of a network that has an encoder as well.
+        again: Whether a layout of it was found just now, with other weights: its states are turned as they were then.
 
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
-    turn_states(network)  # what a former call found need not hold here
-    hide_cross_attentions(network)
+    if not again:  # what a former call found need not hold here
+        turn_states(network)
+        hide_cross_attentions(network)
     # What is found on a copy says nothing of how the blocks of the network itself run.
     itself = found_on == "the network itself"
     try:

@@ -84,14 +84,16 @@ def _tables(
     """Yield the tensors without which the same token has the same embedding everywhere, and others have another."""
     some = dict(inputs(_INPUTS))
     alike = with_one_token(inputs(1))
-    tensors = [*network.named_parameters(), *network.named_buffers()]
-    for name, tensor in tensors:
-        inside = any(name.startswith(f"{block}.") for block in blocks)
-        if inside or tensor.ndim < 2 or not tensor.is_floating_point():
+    # Names of layers whose parts stand in several lists are no beginnings of names of tensors.
+    layers = [submodule(network, block) for block in dict.fromkeys(blocks)]
+    inside = {id(tensor) for layer in layers for tensor in (*layer.parameters(), *layer.buffers())}
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        if id(tensor) in inside or tensor.ndim < 2 or not tensor.is_floating_point():
             continue
         with zeroed([tensor]):
-            same, other = (embedded(network, first, ids) for ids in (alike, some))
-        if same is not None and other is not None and _two_equal(same) and not _two_equal(other):
+            same = embedded(network, first, alike)
+            other = embedded(network, first, some) if same is not None and _two_equal(same) else None
+        if other is not None and not _two_equal(other):
             yield name
 
 

@@ -279,7 +279,8 @@ def discover_in_network(
             break
         try:
             with _changed(network, random), refusing(refusal):
-                discovery = discover(network, inputs, found_on="the network itself", decoder=decoder)
+                known = best is not None
+                discovery = discover(network, inputs, found_on="the network itself", decoder=decoder, again=known)
         except LayoutNotFoundError as error:
             problem = error
             continue
