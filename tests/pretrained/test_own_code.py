@@ -770,3 +770,38 @@ def test_blocks_with_a_list_of_heads_are_traced(of_blocks: Any) -> None:
     assert ckpt.layout.layers[0].parts == ("attn", "mlp")
     with pytest.raises(CheckpointError, match=r"it has 4 attentions \(attn.heads.0, attn.heads.1"):
         td.audit(ckpt)
+
+
+class _InOneRow(SmallGPT):
+    """All inputs stand in one row of tokens, as in Pixtral: a token sees those of its input, or any before it."""
+
+    apart = False
+
+    def forward(self, idx: Tensor) -> Tensor:
+        if self.apart:
+            document = torch.arange(idx.numel()) // idx.shape[1]
+            for block in self.h:
+                block.attn.bias = (document[:, None] == document).tril()[None, None]  # pyright: ignore
+        x = (self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))).flatten(0, 1)[None]
+        self.states = [x]
+        for block in self.h:
+            x = block(x)
+            self.states.append(x)
+        return self.head(self.ln_f(x)).unflatten(1, idx.shape)[0]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_inputs_in_one_row_are_traced_and_not_audited(apart: bool) -> None:
+    torch.manual_seed(5)
+    network = _InOneRow(4, "plain").eval()
+    network.apart = apart
+    ckpt = td.load(network, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
+    words = "all inputs share 1 row of tokens, too few to find what positions do"
+    assert [layer.problem for layer in ckpt.layout.layers] == [words] * 3
+    prompts = [[5, 9, 33, 21, 7], [12, 3, 38, 2, 9], [1, 30, 4, 4, 4]]
+    states = ckpt.states(torch.tensor(prompts[0]))
+    network(torch.tensor(prompts[:1]))
+    assert torch.equal(states.feed_forward, torch.cat(network.states))
+    trace, alone = td.trace(ckpt, prompts), td.trace(ckpt, prompts[0])
+    np.testing.assert_allclose(trace.mean_pair_cosine[0], alone.mean_pair_cosine[0], atol=1e-6)
+    assert td.attention_seen(ckpt, prompts).sizes["prompt"] == 3

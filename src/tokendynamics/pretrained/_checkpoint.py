@@ -28,7 +28,7 @@ from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens, ran
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
-from tokendynamics.pretrained.discovery.layout import LOOKS_AHEAD, AttentionLayout, Layout
+from tokendynamics.pretrained.discovery.layout import LOOKS_AHEAD, TOO_FEW_ROWS, AttentionLayout, Layout
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
 from tokendynamics.pretrained.edits._pass import InsideBlocks
 from tokendynamics.pretrained.edits._varied_network import VariedNetwork, gates_in_weights
@@ -381,7 +381,8 @@ class Checkpoint:
             self._packing = former
 
     def _packing_now(self) -> Packing:
-        if self.dtype not in (torch.float32, torch.float64):
+        in_one_row = any(TOO_FEW_ROWS in layer.problem for layer in self.layout.layers)
+        if in_one_row or self.dtype not in (torch.float32, torch.float64):
             return "none"
         if self._network.inputs is None:
             return self.layout.packing or "none"

@@ -40,6 +40,7 @@ from tokendynamics.pretrained.discovery.layout import (
     OTHER_AXIS,
     OTHER_PLACES,
     SHARES_KEYS,
+    TOO_FEW_ROWS,
     AfterOutput,
     AttentionLayout,
     BlockLayout,
@@ -132,7 +133,8 @@ def block_layout(
     shows = block.attentions or recorded.lost_in(block.call) or _in_one_piece(block.call.module)
     if recorded.attentions and not shows:
         return _without_attention(quiet, first, shape), None
-    attention, seen, projected, problem = _attention(block, recorded, tables, read)
+    rows = len(quiet.attentions[0][1].query) if quiet.attentions else 0
+    attention, seen, projected, problem = _attention(block, recorded, tables, read, rows)
     time = quiet.attentions[0][0] if quiet.attentions else None
     residual, other = residual_of(quiet.call, first, quiet.call.start if projected is None else projected, time)
     if attention is not None and projected is not None and residual is not None:
@@ -207,9 +209,17 @@ def _without_attention(quiet: BlockCall, recorded: Pass, shape: tuple[int, int])
 
 
 def _attention(
-    block_call: BlockCall, recorded: Pass, tables: list[tuple[str, Tensor]], read: list[FoundAttention]
+    block_call: BlockCall, recorded: Pass, tables: list[tuple[str, Tensor]], read: list[FoundAttention], rows: int
 ) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
-    """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
+    """Return a block's attention, what it was called with, when its output projection ended, and what is wrong.
+
+    Args:
+        block_call: The call of the block.
+        recorded: The pass.
+        tables: The network's tables.
+        read: See `block_layout`.
+        rows: In which the attention of two inputs runs.
+    """
     if not block_call.attentions:
         lost = recorded.lost_in(block_call.call)
         words = f"{NOT_READ} ({lost})" if lost else _all_cross(block_call, recorded) or NOT_SHOWN
@@ -238,9 +248,11 @@ def _attention(
                 break
         if seen is None or not error <= TRUSTED:
             raise LayoutNotFoundError(f"the attention recomputed from its factors misses by {error:.1g}")
-    except TooFewInputsError:
-        raise
     except LayoutNotFoundError as problem:
+        if isinstance(problem, TooFewInputsError):
+            if len(call.query) > rows:
+                raise  # more inputs have more rows
+            return None, None, projected, f"all inputs share {plural(rows, 'row')} of tokens, {TOO_FEW_ROWS}"
         crossing = keys_of_another_sequence(block) and (_shared_keys(call, block, recorded) or CROSSES_ALONE)
         return None, None, projected, crossing or _other_places(call, block) or str(problem)
     attending = seen.call

@@ -110,6 +110,9 @@ CROSSES_ALONE = "its attention is a cross-attention: its keys come from another 
 ALL_CROSS = "each of its attentions compares two sequences"
 """How a problem begins where queries and keys of every attention of a block come from different tensors."""
 
+TOO_FEW_ROWS = "too few to find what positions do"
+"""Of the rows of tokens that all inputs share, so that none can share a pass with another one."""
+
 LOOKS_AHEAD = "with some token ids it reads later tokens"
 
 SHARES_KEYS = "its keys are those of an attention before it"
