@@ -342,7 +342,7 @@ def test_a_final_norm_is_located_by_its_weights() -> None:
 def test_updates_that_differ_more_than_those_around_them_are_not_said_not_to_stand_out() -> None:
     start = Difference(0, "embedding", 0.0, 0.1, 1.0, 1e-7)
     parting = Parting("by weights", None, start, None, (), 0.1, 0.4)
-    first = Difference(3, "feed-forward part", 0.2, 1.3, 2.2, 1e-7, 1.2, 0.25)
+    first = Difference(3, "feed-forward part", 0.2, 1.3, 2.2, 1e-7, 1.2, 0.254)
     assert _by_weights(parting, first, "by much") == (
         "the feed-forward part of layer 3 stands out by its weights. On identical inputs its update differs by 1.2× "
         "its norm; the median of the same part in neighbouring layers is 0.25. The states differ from the embedding "
