@@ -57,7 +57,7 @@ def _difference(ckpt: Checkpoint, packs: Sequence[Pack], sensitivities: Sensitiv
         worst = 0.0
         for place in (-abs(sensitivities.kappa)).argsort(axis=None)[:3].tolist():
             layer, part = divmod(place, 2)
-            above, below = (trials.of(layer + 1, part, alpha) for alpha in (1.01, 0.99))
+            above, below = trials.of_each([(layer + 1, part, alpha) for alpha in (1.01, 0.99)], silent, "trying")
             difference = (above.kappa_change.value - below.kappa_change.value) / 0.02
             worst = max(worst, abs(difference / sensitivities.kappa[layer, part] - 1))
     return f"∂κ/∂α differ from differences by {worst:.0e}"

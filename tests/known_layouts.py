@@ -21,20 +21,33 @@ _MOST = 2_000_000
 
 
 def discover(
-    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *, found_on: str, decoder: bool = False
+    network: nn.Module,
+    inputs: Callable[[int], Mapping[str, Any]],
+    *,
+    found_on: str,
+    decoder: bool = False,
+    again: bool = False,
 ) -> Discovery:
     """Return the layout that was found in a network with the same modules, settings and numbers."""
     of_ours = inputs.__module__ == "tokendynamics.pretrained.discovery._random_inputs"
     if not of_ours or not _is_as_transformers_made_it(network):
-        return _find(network, inputs, found_on=found_on, decoder=decoder)
+        return _find(network, inputs, found_on=found_on, decoder=decoder, again=again)
     digest = blake2b()
     for name, tensor in chain(network.named_parameters(), network.named_buffers()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy())
     config: Any = network.config
-    key = (type(network), repr(network), config.to_json_string(use_diff=False), digest.digest(), found_on, decoder)
+    key = (
+        type(network),
+        repr(network),
+        config.to_json_string(use_diff=False),
+        digest.digest(),
+        found_on,
+        decoder,
+        again,
+    )
     if key not in FOUND:
-        FOUND[key] = copy.deepcopy(_find(network, inputs, found_on=found_on, decoder=decoder))
+        FOUND[key] = copy.deepcopy(_find(network, inputs, found_on=found_on, decoder=decoder, again=again))
     return copy.deepcopy(FOUND[key])
 
 

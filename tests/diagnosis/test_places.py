@@ -189,9 +189,17 @@ def test_neighbours_that_merge_under_a_window_are_named() -> None:
     assert near >= MERGED
     assert far < 0.5
     assert distance == 16
-    text = judge(None, table).sentences[0].text
-    assert "Neighbouring tokens merge while distant ones do not: after layers " in text
-    assert "tokens 16 places apart" in text
+    what = judge(None, table).sentences[0]
+    assert "Neighbouring tokens merge while distant ones do not: after layers " in what.text
+    assert "tokens 16 places apart" in what.text
+    assert "stay distinct" not in what.text
+    assert what.values["adjacent"] == float(table.cosine_at_distance[-1].sel(distance=1))
+    apart_again = table.copy(deep=True)
+    apart_again.cosine_at_distance[-1] = 0.1
+    what = judge(None, apart_again).sentences[0]
+    assert "Neighbouring tokens merge while distant ones do not: after layers " in what.text
+    assert "stay distinct" in what.text
+    assert "adjacent" not in what.values
 
 
 def test_of_neighbours_that_merge_it_is_said_that_nothing_was_tried_for_them() -> None:
