@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -311,3 +312,27 @@ def test_a_text_that_netcdf_cannot_hold_is_refused_before_it_is_read(
     assert not Path("out").exists()
     diagnosis.save("out")
     assert td.Diagnosis.open("out").trace.prompt.values.tolist() == ["a\0b"]
+
+
+def test_names_of_files_that_are_no_utf8_are_written_with_escapes(tmp_path: Path) -> None:
+    model, text, out = (tmp_path / os.fsdecode(name) for name in (b"m\xff", b"p\xff.txt", b"o\xff"))
+    try:
+        model.mkdir()
+    except OSError:
+        pytest.skip("this file system holds names in UTF-8 alone")
+    (model / "config.json").write_text(json.dumps(TINY))
+    text.write_text("a cat sat")
+    assert call(["diagnose", f"random:{model}", "--text-file", str(text), "--out", str(out), *FEW]) == 0
+    summary = json.loads((out / "diagnosis.json").read_text(encoding="utf-8"))
+    assert summary["prompts"] == {r"p\udcff.txt": "a cat sat"}
+    assert str(model) in json.dumps(summary, ensure_ascii=False)  # the stored escapes are the name itself
+    assert td.Diagnosis.open(out).summary()
+    assert "m‹U+DCFF›" in (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_command_line_runs_without_docstrings(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", "from tokendynamics.cli._main import main; main(['diagnose', '--help'])"],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

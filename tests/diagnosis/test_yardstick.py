@@ -71,6 +71,22 @@ def test_an_untrained_network_has_no_baseline_unless_it_is_asked_for(tiny: Calla
     assert other.baseline.attrs["random_seed"] == 5
 
 
+def test_a_token_that_is_zero_at_the_embedding_is_named_by_its_prompt() -> None:
+    """An untrained network has zeros for the padding token: the note names the prompt, in every order of lengths."""
+    network = network_of("llama")[0]
+    network.config.pad_token_id = 0
+    prompts = PROMPTS | {"padded": [9, 0, 8]}
+    diagnosis = td.diagnose(network, prompts, **ALONE)
+    assert diagnosis.baseline_refused == (
+        "this needs tokens with a direction, not a zero vector at token 1 of prompt 5, before the first layer; "
+        "leave that token out of the prompt"
+    )
+    twin = untrained_twin(td.load(network), 0)
+    words = "states: expected tokens with a direction, got a zero vector at token 1 of prompt 5, before the first layer"
+    with pytest.raises(ArgumentValueError, match=words):
+        td.trace(twin, list(prompts.values()))
+
+
 def test_a_network_without_a_configuration_says_so() -> None:
     ckpt = td.load(network_of("llama")[0])
     ckpt.config = None

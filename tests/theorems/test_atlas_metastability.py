@@ -237,6 +237,13 @@ def test_the_groups_of_the_propagation_lemma_meet_it_with_equality(inside: float
     assert alpha >= max(largest_cosine_allowed(float(other), tokens, beta) for other in others) - 1e-12
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("beta", [5e-324, 0.0, -1.0])
+def test_the_propagation_lemma_is_refused_without_a_warning_for_a_beta_of_next_to_zero(beta: float) -> None:
+    start = unit(torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    assert reasons("metastability-propagation", flow(beta), start)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_the_scalar_equation_behind_the_first_time_is_as_fast_as_its_bound_says(seed: int) -> None:
     rng = np.random.default_rng(seed)

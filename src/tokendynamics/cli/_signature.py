@@ -253,7 +253,7 @@ def _parameters(source: Callable[..., Any], groups: dict[str, type]) -> list[cli
         given = {"required": True} if missing else {"default": default, "show_default": not unset}
         several = {"multiple": True} if get_origin(kind) is tuple else {}
         settings = given | several | _settings(kind, extra)
-        made.append(click.Option([name, *_spellings(name, kind, extra, default)], help=helps[name], **settings))
+        made.append(click.Option([name, *_spellings(name, kind, extra, default)], help=helps.get(name), **settings))
     return made
 
 

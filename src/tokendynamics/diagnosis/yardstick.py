@@ -142,7 +142,7 @@ def untrained_measures(
         with refusing(lambda words: CheckpointError(words)):
             return _measured(ckpt, prompts, counting, report)
     except (ArgumentValueError, CheckpointError, MemoryLimitError) as error:
-        return Refused(why(error, "baseline"))
+        return Refused(why(error, "baseline", "states"))
 
 
 def _measured(ckpt: Checkpoint, prompts: NamedPrompts, counting: dict[str, Any], report: Progress) -> xr.Dataset:

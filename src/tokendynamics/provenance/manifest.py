@@ -50,7 +50,8 @@ def plain(value: Any) -> Any:
 def write_json(path: Path, values: Any) -> None:
     """Write `plain` values, indented, with a newline at the end."""
     text = json.dumps(plain(values), indent=2, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    # A file name that is no UTF-8 holds lone surrogates, which JSON has as escapes.
+    path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 _RECORDED = ("torch", "transformers", "numpy", "scipy", "xarray", "tokenizers", "safetensors", "gguf")

@@ -112,7 +112,7 @@ def content_security_policy(script: str, style: str) -> str:
 
 
 def _source(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
@@ -151,7 +151,7 @@ def write_page(html: str, path: str | Path, *, max_bytes: int | None = None) -> 
     target = Path(path)
     if target.is_dir():
         raise ArgumentValueError("path", "a file name", f"the folder {target}", "add a name such as report.html")
-    page = html.encode("utf-8")
+    page = html.encode("utf-8", "backslashreplace")
     if max_bytes is not None and len(page) > max_bytes:
         came = f"a page of {len(page)} bytes"
         raise ArgumentValueError("max_bytes", f"at most {max_bytes}", came, "use fewer or shorter prompts")

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from tokendynamics.diagnosis.tracing.variables import COMPONENTS, DESCRIPTIONS, SITES
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import as_integer
+from tokendynamics.numerics.arguments import as_integer, first_index
 from tokendynamics.numerics.errors import shown
 from tokendynamics.observables import clusters, hemisphere
-from tokendynamics.observables.directions import refuse_zero_tokens
 from tokendynamics.observables.summary import Gram, Observable, gram_of, read_observables, summarize_gram
 from tokendynamics.pretrained.edits.states import PackStates
 
@@ -126,7 +125,7 @@ def measure_pack(
         for number, (length, chosen) in enumerate(zip(states.lengths, left_out or [None] * prompts, strict=True))
     ]
     keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in token_masks])
-    _refuse_zeros(keep[0] & (sizes == 0), keep[0], places)
+    _refuse_zeros(keep[0] & (sizes == 0), keep[0], places, states.places)
     mask = keep.flatten(1, 2)
     values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, measure) for name, measure in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
@@ -257,7 +256,9 @@ def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: 
     )
 
 
-def _refuse_zeros(zero: Bool[Tensor, "state prompt token"], counted: Tensor, places: Sites) -> None:
+def _refuse_zeros(
+    zero: Bool[Tensor, "state prompt token"], counted: Tensor, places: Sites, prompts: Sequence[int]
+) -> None:
     """Refuse tokens without a direction, (state, prompt, token), of those that count.
 
     Raises:
@@ -271,7 +272,27 @@ def _refuse_zeros(zero: Bool[Tensor, "state prompt token"], counted: Tensor, pla
         )
         came = "zeros for every token before the first layer"
         raise ArgumentValueError("states", wanted, came, f"{advice} are then measured from its output on")
-    refuse_zero_tokens(zero, "states")
+    refuse_zero_states(zero, places, prompts)
+
+
+def refuse_zero_states(zero: Bool[Tensor, "state prompt token"], places: Sites, prompts: Sequence[int]) -> None:
+    """Raise for the first state, in the order of the layers, in which a token is marked as zero.
+
+    Args:
+        zero: Which tokens are zero.
+        places: Layer and site of each state.
+        prompts: Which of the prompts that were asked for these are, from 0.
+
+    Raises:
+        ArgumentValueError: The token, its prompt (from 1) and the layer are printed.
+    """
+    for layer, site, state in sorted(zip(places.layers, places.sites, zero, strict=True), key=lambda one: one[:2]):
+        if bool(state.any()):
+            prompt, token = first_index(state)
+            part = ("the attention of ", "", "the final norm after ")[site]
+            where = f"after {part}layer {layer}" if layer else "before the first layer"
+            came = f"a zero vector at token {token} of prompt {prompts[prompt] + 1}, {where}"
+            raise ArgumentValueError("states", "tokens with a direction", came, "leave that token out of the prompt")
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,8 @@ def notebook_html(diagnosis: Diagnosis) -> str:
     """
     # Two figures in one notebook must not share the ids of their parts.
     content = f"{diagnosis.model['name']}{diagnosis.verdict}{diagnosis.trace.shares.values.tobytes().hex()}"
-    figure = shares_figure(diagnosis.trace, f"shares-{hashlib.sha256(content.encode()).hexdigest()[:8]}")
+    digest = hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
+    figure = shares_figure(diagnosis.trace, f"shares-{digest[:8]}")
     whole = piece(
         "notebook.html.jinja",
         model=str(diagnosis.model["name"]),

@@ -306,7 +306,7 @@ def _propagation_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
     rooms = []
     for states, beta in zip(*_systems(flow, start), strict=True):
         # A system whose β is not positive is refused already.
-        positive = max(beta, np.finfo(float).tiny)
+        positive = max(beta, float(np.finfo(float).tiny))
         best = _best(states, lambda one, b=positive: _room(one, b))
         rooms.append(max(_room(best, positive), -2.0 - 1 / positive))
     room = torch.tensor(rooms, dtype=torch.float64).reshape(start.shape[:-2])

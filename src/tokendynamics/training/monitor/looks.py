@@ -19,6 +19,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import (
     PromptTrace,
     Sites,
     find_sinks,
+    refuse_zero_states,
     sites_of,
     tokens_to_remove,
     update_ratios,
@@ -27,7 +28,7 @@ from tokendynamics.diagnosis.tracing.prompts import in_words, noun_of
 from tokendynamics.diagnosis.tracing.variables import SHARES, SITES
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.resources import check_fits
-from tokendynamics.observables.directions import lengths, refuse_zero_tokens
+from tokendynamics.observables.directions import lengths
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.edits.states import PackStates, collect_states
 from tokendynamics.pretrained.inputs import prepared
@@ -159,7 +160,7 @@ def _rows(states: PackStates) -> Iterator[PromptTrace]:
         parts = (x, *(part[None, number, :length] for part in normed))
         exact = torch.cat([part.double() for part in parts])
         sizes = lengths(exact)
-        refuse_zero_tokens(sizes == 0, "states")
+        refuse_zero_states((sizes == 0)[:, None], places, states.places[number : number + 1])
         counted = ~tokens_to_remove(find_sinks(sizes[:depth], SINK_RATIO))
         all_counted = counted[places.layers]  # the final norm reads the tokens of the last layer
         count = all_counted.sum(dim=-1)
