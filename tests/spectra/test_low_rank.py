@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -82,6 +84,24 @@ def test_value_spectrum_of_factors_is_the_dense_one_with_its_zeros() -> None:
     assert reduced.radius == pytest.approx(dense.radius, rel=1e-10)
     assert reduced.near_zero == 7
     assert not reduced.invertible
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "options", "named"),
+    [
+        (torch.zeros(3), torch.zeros(3), {}, "left: expected"),
+        (torch.ones(2, 3, 1), torch.ones(2, 3, 1), {}, r"left: expected shape \(dim, rank\)"),
+        (torch.ones(3, 1), torch.ones(4, 1), {}, "right: expected the shape of left"),
+        (torch.full((3, 1), float("nan")), torch.ones(3, 1), {}, "left: expected"),
+        (torch.ones(3, 0), torch.ones(3, 0), {}, "left: expected at least one row and one column"),
+        (torch.ones(3, 1), torch.ones(3, 1), {"wanted": "all"}, "wanted: expected 'extremes' or 'whole'"),
+    ],
+)
+def test_factors_of_other_shapes_are_refused_by_name(
+    left: torch.Tensor, right: torch.Tensor, options: Any, named: str
+) -> None:
+    with pytest.raises(ArgumentValueError, match=named):
+        value_spectrum_of_factors(left, right, **options)
 
 
 def test_near_zero_counts_depend_on_scale_only_when_absolute() -> None:

@@ -174,7 +174,7 @@ def low_rank_eigenvalues(left: ArrayLike, right: ArrayLike) -> Float[Tensor, "*b
     >>> low_rank_eigenvalues([[1.0], [0.0], [0.0]], [[0.0], [2.0], [0.0]]).tolist()
     [-1.0..., 1.0...]
     """
-    left, right = compress(*_as_factors(left, right))
+    left, right = compress(*as_factors(left, right))
     return torch.linalg.eigvalsh(symmetric_part(_finite(left @ right.mT)))
 
 
@@ -242,7 +242,7 @@ def product_eigenvalues(left: ArrayLike, right: ArrayLike) -> Complex[Tensor, "*
     >>> product_eigenvalues([[1.0], [1.0]], [[2.0], [1.0]]).real.tolist()
     [3.0]
     """
-    left, right = _as_factors(left, right)
+    left, right = as_factors(left, right)
     return torch.linalg.eigvals(_finite(right.mT @ left))
 
 
@@ -252,7 +252,8 @@ def _finite(product: Tensor) -> Tensor:
     return product
 
 
-def _as_factors(left: ArrayLike, right: ArrayLike) -> tuple[Tensor, Tensor]:
+def as_factors(left: ArrayLike, right: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Return two factors of one shape (…, dim, rank) in float64; refuse others by name."""
     first = as_tensor(left, "left", ndim_at_least=2, axes="(…, dim, rank)").double()
     second = as_tensor(right, "right", ndim_at_least=2, axes="(…, dim, rank)").double()
     if first.numel() == 0:

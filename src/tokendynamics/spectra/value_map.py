@@ -14,7 +14,7 @@ from tokendynamics.numerics.arguments import NEAR_ZERO, ArrayLike, as_square, ro
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spectra.extremes import extremes_of
-from tokendynamics.spectra.signs import product_eigenvalues
+from tokendynamics.spectra.signs import as_factors, product_eigenvalues
 
 Wanted: TypeAlias = Literal["extremes", "whole"]
 
@@ -80,8 +80,7 @@ def value_spectrum(matrix: ArrayLike, *, wanted: Wanted = "extremes") -> ValueSp
     >>> spectrum.rank, spectrum.condition, spectrum.near_zero, spectrum.max_real
     (1, inf, 1, 2.0)
     """
-    if wanted not in get_args(Wanted):
-        raise ArgumentValueError("wanted", "'extremes' or 'whole'", shown(wanted))
+    _check(wanted)
     given = as_square(matrix, "matrix")
     dense, dim = given.double(), given.shape[-1]
     extremes = extremes_of(dense, given.dtype) if wanted == "extremes" and dim >= _DENSE_BELOW else None
@@ -91,25 +90,35 @@ def value_spectrum(matrix: ArrayLike, *, wanted: Wanted = "extremes") -> ValueSp
 
 
 @typed_arguments
-def value_spectrum_of_factors(
-    left: Float[Tensor, "dim rank"], right: Float[Tensor, "dim rank"], *, wanted: Wanted = "extremes"
-) -> ValueSpectrum:
+def value_spectrum_of_factors(left: ArrayLike, right: ArrayLike, *, wanted: Wanted = "extremes") -> ValueSpectrum:
     """Return `value_spectrum` of ``left @ right^T``, solving rank × rank problems when rank < dim.
 
     Args:
-        left: Shape (dim, rank).
-        right: Shape (dim, rank).
+        left: Shape (dim, rank), real floating; computed in float64.
+        right: Likewise.
         wanted: See `value_spectrum`.
+
+    Raises:
+        ArgumentTypeError: No real matrix.
+        ArgumentValueError: Other shapes, not finite, or another word for `wanted`.
 
     >>> value_spectrum_of_factors(torch.tensor([[2.0], [0.0]]), torch.tensor([[1.0], [0.0]])).rank
     1
     """
-    left, right = left.double(), right.double()
+    _check(wanted)
+    left, right = as_factors(left, right)
+    if left.ndim != 2:
+        raise ArgumentValueError("left", "shape (dim, rank)", f"shape {tuple(left.shape)}")
     if left.shape[-1] >= left.shape[-2]:
         return value_spectrum(left @ right.mT, wanted=wanted)
     triangles = torch.linalg.qr(left, mode="r").R @ torch.linalg.qr(right, mode="r").R.mT
     eigenvalues = product_eigenvalues(left, right)
     return _summarize(left.shape[-2], torch.linalg.svdvals(triangles), eigenvalues, torch.float64, wanted)
+
+
+def _check(wanted: str) -> None:
+    if wanted not in get_args(Wanted):
+        raise ArgumentValueError("wanted", "'extremes' or 'whole'", shown(wanted))
 
 
 def _summarize(
