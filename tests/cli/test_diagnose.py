@@ -330,6 +330,14 @@ def test_names_of_files_that_are_no_utf8_are_written_with_escapes(tmp_path: Path
     assert "m‹U+DCFF›" in (out / "report.html").read_text(encoding="utf-8")
 
 
+def test_prompts_whose_names_are_no_utf8_are_stored_with_escapes(tmp_path: Path) -> None:
+    names = (r"a\udcff", "b", "c")
+    texts = dict(zip(("a\udcff", *names[1:]), ("a cat sat", "one dog", "it rains"), strict=True))
+    diagnosis = td.diagnose("random:gpt2-tiny", texts, levers=False, heads=False, directions=False, baseline=None)
+    diagnosis.save(tmp_path / "stored")
+    assert td.Diagnosis.open(tmp_path / "stored").trace.prompt.values.tolist() == list(names)
+
+
 def test_the_command_line_runs_without_docstrings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-OO", "-c", "from tokendynamics.cli._main import main; main(['diagnose', '--help'])"],

@@ -84,7 +84,6 @@ def named_prompts(
             raise _refused(option, f"{'standard input' if path == _STDIN else path} is given twice")
         taken = path.name in named or names.count(path.name) > 1
         name = "standard input" if path == _STDIN else str(path) if taken else path.name
-        name = name.encode("utf-8", "backslashreplace").decode()  # a file name that is no UTF-8
         for prompt in [_Prompt(name, _text(path))] if option == _TEXT_FILE else _lines(path, name, chat):
             if prompt.name in named:
                 raise _refused(option, f"{prompt.place or path} has the name of another prompt, {prompt.name!r}")

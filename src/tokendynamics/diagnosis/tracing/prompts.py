@@ -145,7 +145,8 @@ def _checked_names(named: dict[Any, Any]) -> dict[str, Any]:
     for name in named:
         if not isinstance(name, str):
             raise ArgumentTypeError("texts", "texts as the names of prompts", shown(name))
-    return named
+    # A file name that is no UTF-8 holds lone surrogates, which no table can store.
+    return {name.encode("utf-8", "backslashreplace").decode(): item for name, item in named.items()}
 
 
 def _read(texts: Texts, ckpt: Checkpoint | None, report: Progress) -> NamedPrompts:
