@@ -267,7 +267,7 @@ def _answer(
     much = relative.value >= MUCH
     fair = [trial for trial in tried if trial.defined and costs.allow(trial.loss_change.value, much)]
     best = min(fair, key=lambda trial: trial.kappa_change.value, default=None)
-    # What is below 0 at the embedding, as where a text repeats no token, is no similarity that a part could cause.
+    # Where κ is below 0 at the embedding, as in very short texts, its rise is more than κ.
     whole = max(kappa.value, relative.value * (1 - kappa.value) / (1 - relative.value) if relative.value < 1 else 0.0)
     helping = [trial for trial in fair if trial.lowers and -trial.kappa_change.value >= SHARE * whole]
     if relative.value >= LITTLE and helping:

@@ -501,7 +501,7 @@ def unmeasured_by_kappa(verdict: Verdict, answer: Answer) -> str:
 
     Args:
         verdict: Of the network.
-        answer: Of its levers. What lowers κ most changes neighbours as well.
+        answer: Of its levers; a part that they name was tried, and neighbours that merge are then no further question.
     """
     if answer == "not tried for this state":
         return ""
