@@ -29,7 +29,15 @@ _LEAST_TENSOR, _LEAST_ENTRY = 24, 13  # bytes of the shortest description that c
 _LARGEST = 2**31
 
 _COUNTS = ("block_count", "embedding_length", "feed_forward_length", "context_length", "attention.head_count")
-_POSITIVE = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "rope.freq_base")
+_POSITIVE = (
+    "attention.layer_norm_rms_epsilon",
+    "attention.layer_norm_epsilon",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+    "rope.scaling.attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+)
 _OPTIONAL_COUNTS = ("attention.head_count_kv", "vocab_size", "rope.dimension_count")
 
 _SIDES = (("token_embd.weight", 0, "embedding_length"), ("blk.0.ffn_up.weight", 1, "feed_forward_length"))
