@@ -246,7 +246,7 @@ def test_a_fall_is_no_fall_to_zero_where_tokens_can_rest_elsewhere() -> None:
     indefinite, skew = [[1.0, 0.0], [0.0, -1.0]], [[0.0, 1.0], [-1.0, 0.0]]
     for qk in (indefinite, skew, [[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]):
         assert fallen(small, qk, SINKS) == "undecided"
-    assert fallen(small, [[-1.0, 3.0], [-3.0, -1.0]], SINKS) == "zero"
+    assert fallen(small, [[1.0, 3.0], [-3.0, 1.0]], SINKS) == "zero"
     # A singular ov moves nothing along its left kernel.
     assert fallen(small, identity, [[-1.0, 0.0], [0.0, 0.0]]) == "undecided"
     # Heads that cancel each other leave everything at rest.
@@ -314,10 +314,12 @@ def test_the_logits_of_a_rotary_term_count() -> None:
 def test_no_fall_is_one_to_zero_where_zero_is_left_by_the_mean() -> None:
     small, qk = [[0.05, 0.0], [-0.05, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
     assert fallen(small, qk, [[-1.0, 0.0], [0.0, 1e-3]]) == "undecided"
-    # Eigenvalues ±i: their real parts are zero but for rounding.
-    assert fallen(small, qk, [[0.1, 1.01], [-1.0, -0.1]]) == "zero"
-    # Logits that are not normalised vanish with the tokens, and the mean with them.
-    assert fallen(small, qk, [[-1.0, 0.0], [0.0, 1e-3]], weights="linear") == "zero"
+    # Eigenvalues ±i, whose real parts are zero but for rounding: the mean turns at its size.
+    assert fallen(small, qk, [[0.1, 1.01], [-1.0, -0.1]]) == "undecided"
+    # Logits that are not normalised vanish with the tokens: a direction grows or dies out by the signs of qk and ov.
+    assert fallen(small, qk, [[-1.0, 0.0], [0.0, 1e-3]], weights="linear") == "undecided"
+    assert fallen(small, qk, [[-1.0, 0.0], [0.0, -1e-3]], weights="linear") == "zero"
+    assert fallen(small, [[-1.0, 0.0], [0.0, -1.0]], [[1.0, 0.0], [0.0, 1e-3]], weights="linear") == "zero"
 
 
 @pytest.mark.parametrize(
@@ -343,6 +345,42 @@ def test_small_tokens_that_have_not_moved_yet_are_not_at_rest(attention: Attenti
     x = 1e-4 * torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
     run = simulate(Flow(attention, Free()), x, np.concatenate([[0.0], np.geomspace(1.0, 1e4, 41)]))
     assert float((run.tensor[-1] - x).norm() / x.norm()) < 1e-3
+    assert outcomes_of(run) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("sign", "size", "end", "outcome"),
+    [
+        # With qk ≺ 0 differences grow like those of theorem 3.4 shrink, while the mean dies out slowly.
+        (-1.0, 0.03, 200.0, "undecided"),
+        (-1.0, 0.03, 2e3, "diverged"),
+        (-1.0, 0.001, 1e3, "undecided"),
+        (-1.0, 0.001, 1e5, "undecided"),
+        # With qk ≻ 0 they shrink, once the run is long for their size.
+        (1.0, 0.001, 1e5, "undecided"),
+        (1.0, 0.03, 2e3, "zero"),
+    ],
+)
+def test_no_fall_of_the_mean_alone_is_one_to_zero(sign: float, size: float, end: float, outcome: str) -> None:
+    shares = torch.tensor([1.0, -1.0, 0.5, -0.5], dtype=torch.float64)
+    start = torch.stack([size * shares, torch.full_like(shares, 0.08 if size > 0.01 else 0.8)], dim=-1)
+    flow = Flow(Attention(sign * EYE, [[-1.0, 0.0], [0.0, -0.01]]), Free())
+    times = np.concatenate([[0.0], np.geomspace(0.01, end, 41)])
+    assert outcomes_of(simulate(flow, start, times, engine="stiff", rtol=1e-5, events=(NormAbove(60.0),))) == outcome
+
+
+def test_no_fall_that_leaves_a_circle_is_one_to_zero() -> None:
+    # One token obeys x' = ov x: the first direction dies out, the others turn at a norm of 0.001 for ever.
+    ov = torch.tensor([[-0.001, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
+    flow = Flow(Attention(1e-3 * torch.eye(3).double(), ov, causal=True), Free())
+    times = np.concatenate([[0.0], np.geomspace(0.1, 1e4, 41)])
+    states = torch.stack(
+        [torch.linalg.matrix_exp(float(t) * ov) @ torch.tensor([1.0, 1e-3, 0.0]).double() for t in times]
+    )
+    run = simulate(flow, states[:1], np.linspace(0.0, 0.1, 42))
+    states = states[:, None]
+    run = dataclasses.replace(run, times=times, states=states, tensor=states, end_times=np.asarray(1e4))
+    assert float(log_norms(states)[-1]) == pytest.approx(math.log(1e-3), abs=2e-3)
     assert outcomes_of(run) == "undecided"
 
 

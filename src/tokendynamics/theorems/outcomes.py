@@ -100,11 +100,12 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     - "diverged": n is 50 times the larger of s and its start or more, and has doubled at least in the last third;
     - "zero": n is below a millionth of s and of its start; or, where zero is the only point of rest
       (`rests_only_at_zero`: one head, ov invertible, and sym(qk) definite or a causal mask), every logit is below 0.01
-      at the end, no eigenvalue of ov has a positive real part, and n fell like t^(−1/4) or faster, t^(−1/2) being what
-      theorem 3.4 has: in the last third, or from its largest value at T/300 … T/100 to that in the last third, of a
-      run to 10^4/‖ov‖ at least. Without symmetry n falls in steps, between which it may rest for a decade. A fall may
-      turn round that ends where attention is not yet uniform, or where zero is not stable: near it the mean token
-      obeys x' = ov x, which grows from almost every start. With sym(qk) indefinite logits vanish on a cone at any
+      at the end, zero is stable, and both n and the largest distance from the mean token fell like t^(−1/4) or faster,
+      t^(−1/2) being what theorem 3.4 has: in the last third, or from the largest value at T/300 … T/100 to that in the
+      last third, of a run to 10^4/‖ov‖ at least. Without symmetry n falls in steps, between which it may rest for a
+      decade. A fall may turn round that ends where attention is not yet uniform, or where zero is not stable
+      (`_leaves_zero`), and one of the mean alone tells nothing of what is slower. With sym(qk) indefinite logits
+      vanish on a cone at any
       norm, and tokens come to rest there: a fall like t^(−1/2) may end at a thousandth of its start, so that only a
       millionth counts;
     - "nonzero equilibrium": circuits are constant and no token moved by more than a thousandth of n in the last third,
@@ -149,13 +150,16 @@ def _classified(trajectory: Trajectory) -> np.ndarray:
         unit = np.where(np.isneginf(scale), start, scale)
         vanished = end <= np.minimum(start, unit) + _VANISHED
         ratio = np.where(seen, length, 1.0) / np.where(seen, elapsed[third], 1.0)
-        small = _may_vanish(trajectory, last)
-        decaying = small & (rise < _DECAYING * np.log(ratio))
-        late, early = (_largest(logs, elapsed, length, part) for part in (1.0, _LONG))
-        in_steps = small & (late - early < _DECAYING * math.log(_LONG))
+        decaying = in_steps = _may_vanish(trajectory, last)
+        apart = log_norms(states - states.mean(dim=-2, keepdim=True)).numpy()
+        for sizes in (logs, apart):
+            gone = _taken(sizes, last) <= np.minimum(start, unit) + _VANISHED
+            decaying = decaying & (gone | (_taken(sizes, last) - _taken(sizes, third) < _DECAYING * np.log(ratio)))
+            late, early = (_largest(sizes, elapsed, length, part) for part in (1.0, _LONG))
+            in_steps = in_steps & (gone | (late - early < _DECAYING * math.log(_LONG)))
     units = np.asarray(length * rate * _smallest_sum(trajectory, last))
     decided = seen & (units >= _LONG_ENOUGH)
-    in_steps &= units >= _LONG_ENOUGH * _LONG
+    in_steps = in_steps & (units >= _LONG_ENOUGH * _LONG)
     # What stands still while circuits change may move again.
     resting = (
         (_largest_motion(states, third, last) < _AT_REST) & flow.constant & _long_for(flow, units, np.asarray(end))
@@ -228,11 +232,22 @@ def _largest_logit(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
 
 
 def _leaves_zero(flow: Flow) -> np.ndarray:
-    """Tell where some Re λ(Σ_h ov_h) > 0 beyond rounding, of weights that are even near zero: most starts leave."""
-    ov = flow.attention.ov.matrix_at(0.0).detach().double().cpu().sum(dim=-3)
+    """Tell where zero is not stable, or may not be, for tokens of one head that is constant.
+
+    Near zero weights are even but for the logits, so that the mean token obeys x' = ov x: with softmax or exponential
+    weights zero is stable only if every Re λ(ov) < 0. Under a causal mask this decides. Otherwise the second moment C
+    of the deviations from the mean obeys ``C' = ov C qk^T C + C qk C ov^T``, and so does that of the tokens with
+    linear weights. For a symmetric qk, and P ≻ 0 with ``P ov + ov^T P = −Q ≺ 0``, ``tr(P C)' = −tr(Q C qk C)``: the
+    deviations die out where qk ≻ 0 and grow where qk ≺ 0; with linear weights the sign of ov counts as well.
+    """
+    attention = flow.attention
+    qk, ov = (_matrix(circuit.matrix_at(0.0)) for circuit in (attention.qk, attention.ov))
+    positive = torch.linalg.eigvalsh((qk + qk.mT) / 2)[..., 0] > 0
+    if attention.weights == "linear":
+        ov = torch.where(positive[..., None, None], ov, -ov)
     rounding = ov.shape[-1] * torch.finfo(ov.dtype).eps * torch.linalg.matrix_norm(ov)
-    grows = torch.linalg.eigvals(ov).real.amax(dim=-1) > rounding
-    return np.asarray(grows & (flow.attention.weights in ("softmax", "exponential")))
+    leaves = torch.linalg.eigvals(ov).real.amax(dim=-1) >= -rounding
+    return np.asarray(leaves if attention.causal or attention.weights == "linear" else leaves | ~positive)
 
 
 def _taken(values: np.ndarray, index: np.ndarray) -> np.ndarray:
