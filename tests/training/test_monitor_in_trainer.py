@@ -138,6 +138,7 @@ def test_a_model_that_cannot_be_read_is_one_line_and_trains_on(
     assert "pass inputs=" in line
     assert line.endswith("; training continues")
     assert monitor.status in line
+    assert monitor.headline.endswith(f": N{monitor.status[1:]}")  # Names keep their capital letters.
     assert monitor.dataset.step.values.tolist() == [0]
     assert monitor.dataset.sizes["layer"] == 0
 

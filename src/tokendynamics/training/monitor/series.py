@@ -258,7 +258,7 @@ def answer(series: Series) -> str:
     if not series.looks:
         return "Not measured"
     if not series.states[-1]:
-        return series.status.capitalize()
+        return sentence(series.status).rstrip(".")
     state, after = series.states[-1][-1], _after_norm(series, len(series.looks) - 1)
     return state.capitalize() + (f", {after} after the final norm" if after not in (None, state) else "")
 
