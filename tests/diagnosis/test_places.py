@@ -202,6 +202,31 @@ def test_neighbours_that_merge_under_a_window_are_named() -> None:
     assert "adjacent" not in what.values
 
 
+class Causal(Windowed):
+    """Attention to a token and all before it, so that neighbours average nearly the same tokens."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        place = torch.arange(idx.shape[-1])
+        x = self.words(idx) + self.places(place)
+        for block in self.blocks:
+            x = block(x, place[:, None] >= place)
+        return self.last(x)
+
+
+def test_beside_a_consensus_no_distant_tokens_are_called_apart() -> None:
+    canvas = blank(Frame(depth=2, seed=3, post=True))
+    paint.average(canvas, gain=30.0)
+    network = Causal(canvas.frame)
+    network.load_state_dict(canvas.network.state_dict())
+    table = traced(network.eval().requires_grad_(False), "even")
+    assert 2 in merging_neighbours(table)
+    verdict = judge(None, table)
+    assert verdict.state == "consensus"
+    what = verdict.sentences[0].text
+    assert "Neighbouring tokens are closer still: after layer" in what
+    assert "distant ones do not" not in what
+
+
 def test_of_neighbours_that_merge_it_is_said_that_nothing_was_tried_for_them() -> None:
     texts = [{"idx": torch.tensor([ids])} for ids in prompts_of("even")]
     for reach, merge in ((1, True), (64, False)):

@@ -151,10 +151,12 @@ def qualifications(trace: xr.Dataset, state: State) -> list[str]:
     if merged and (state not in COLLAPSES or trace.sizes["layer"] - 1 in merged):
         layer, (near, far, distance) = next(reversed(merged.items()))
         start = trace.cosine_at_distance[0].sel(distance=1)
+        # Where all tokens of a text meet, distant ones do too, if less than neighbours.
+        what = "are closer still" if state in ("consensus", "one point") else "merge while distant ones do not"
         sentences.append(
-            f"Neighbouring tokens merge while distant ones do not: after {in_layers(list(merged))}, adjacent tokens "
-            f"have a mean cosine of {fixed(near)} (layer {layer}; {fixed(float(start))} at the embedding), and tokens "
-            f"{distance} places apart {fixed(far)}."
+            f"Neighbouring tokens {what}: after {in_layers(list(merged))}, adjacent tokens have a mean cosine of "
+            f"{fixed(near)} (layer {layer}; {fixed(float(start))} at the embedding), and tokens {distance} places "
+            f"apart {fixed(far)}."
         )
     return sentences
 

@@ -96,7 +96,7 @@ def _distance(trace: xr.Dataset) -> Figure:
         _QUESTION,
         f"Mean cosine of tokens of one {noun} that stand 1, 2, 4 … places apart; each {noun} counts alike, and massive "
         "tokens are excluded. Curves: the embedding, the layer in which adjacent tokens are most alike, and the last "
-        "layer. A curve that falls shows that attention is local: neighbours agree and distant tokens do not.",
+        "layer. Where a curve falls, near tokens are more alike than distant ones.",
         Curves(
             curves,
             "Mean cosine",
