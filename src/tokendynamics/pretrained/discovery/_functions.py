@@ -40,13 +40,34 @@ from tokendynamics.pretrained.discovery.attention_call import (
 )
 
 
+class _OfTensors(WeakTensorKeyDictionary):
+    """Values by tensors that are not kept alive; asked of most tensors that it lacks, which their ids tell sooner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids = set[int]()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._ids.add(id(key))
+        super().__setitem__(key, value)
+
+    def __contains__(self, key: object) -> bool:
+        return id(key) in self._ids and super().__contains__(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key, default) if id(key) in self._ids else default
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        return super().pop(key, *default) if id(key) in self._ids else default[0]
+
+
 class AttentionFunctions(TorchFunctionMode):
     """Gives every attention that runs in this thread inside the block to the watcher, and multiplies its logits."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: Any = WeakTensorKeyDictionary()
-        self._lost: Any = WeakTensorKeyDictionary()
+        self._known: Any = _OfTensors()
+        self._lost: Any = _OfTensors()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named: dict[str, Any] = kwargs or {}
