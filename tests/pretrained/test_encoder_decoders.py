@@ -34,8 +34,11 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "blenderbot": {},
     "whisper": {"max_source_positions": 8, "num_mel_bins": 10},
     "t5": {"d_kv": 8, "num_heads": 4, "d_ff": 40},
+    "prophetnet": {"hidden_size": 32, "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4},
 }
-_EVERY = [pytest.param(name, marks=() if name in ("bart", "t5") else pytest.mark.slow) for name in _FAMILIES]
+_EVERY = [
+    pytest.param(name, marks=() if name in ("bart", "t5", "prophetnet") else pytest.mark.slow) for name in _FAMILIES
+]
 
 
 def _network(name: str, encoder: int, decoder: int, head: bool = False) -> Any:
@@ -44,6 +47,8 @@ def _network(name: str, encoder: int, decoder: int, head: bool = False) -> Any:
     depths = {"encoder_layers": encoder, "decoder_layers": decoder}
     if name == "t5":
         depths = {"num_layers": encoder, "num_decoder_layers": decoder}
+    if name == "prophetnet":
+        depths = {"num_encoder_layers": encoder, "num_decoder_layers": decoder}
     with_head: Any = AutoModelForSpeechSeq2Seq if name == "whisper" else AutoModelForSeq2SeqLM
     torch.manual_seed(3)
     with silenced():
@@ -100,7 +105,7 @@ def test_each_layer_of_a_deep_decoder_has_its_own_weights(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", _EVERY)
 def test_a_live_network_with_a_head_has_the_halves_of_its_base_model(name: str) -> None:
     network = _network(name, 2, 3, head=True)
-    inner = network if name == "t5" else network.model
+    inner = network if name == "t5" else network.base_model
     for half, count in (("encoder", 2), ("decoder", 3)):
         inputs = _inputs(name, half)
         with_head, base = td.load(network, half=half), td.load(getattr(inner, half))

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -134,7 +134,7 @@ _SMALL: Mapping[str, int] = {
 """Sizes that no attention depends on, by the names that configurations have for them."""
 
 
-_DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
+_DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
 
 
 _PATCHES = 3
@@ -163,7 +163,8 @@ def small_config(config: Any, layers: Sequence[int], depth: int) -> Any:
                 setattr(part, name, value[: len(layers)])
         for name in _DEPTHS:
             if isinstance(getattr(part, name, None), int):
-                setattr(part, name, len(layers))
+                with suppress(NotImplementedError):  # it follows from the depths of both halves
+                    setattr(part, name, len(layers))
         for name, size in _SMALL.items():
             if hasattr(part, name) and (getattr(part, name) is None or getattr(part, name) > size):
                 setattr(part, name, size)
