@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+import tokendynamics as td
 from tokendynamics.numerics import resources
-from tokendynamics.numerics.arguments import as_device, as_square, as_states, as_tensor, check_finite, like
+from tokendynamics.numerics.arguments import (
+    as_device,
+    as_square,
+    as_states,
+    as_tensor,
+    check_finite,
+    like,
+    without_labels,
+)
 from tokendynamics.numerics.errors import (
     ArgumentTypeError,
     ArgumentValueError,
     MemoryLimitError,
     TokenDynamicsError,
     expected,
+    shown,
 )
 from tokendynamics.numerics.resources import limited_threads
 
@@ -103,6 +115,21 @@ def test_threads_are_restored_even_after_a_failure() -> None:
         pass
 
 
+class _Raising:
+    """An object whose own attributes raise."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(f"no {name} here")
+
+
+class _Endless:
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+    def __getitem__(self, place: int) -> float:
+        return 1.0
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -152,6 +179,43 @@ def test_what_needs_more_than_is_free_is_refused_with_both_sizes(monkeypatch: py
         resources.check_fits(4 * 2**30, "the network")
     with pytest.raises(MemoryLimitError, match=r"fits into the 8.0 GiB of memory of this machine, got 9.0 GiB"):
         resources.check_fits(9 * 2**30, "the network")
+
+
+@pytest.mark.parametrize("count", [10**5, 10**7])
+def test_views_that_repeat_a_number_beyond_the_memory_are_refused(count: int) -> None:
+    array = np.broadcast_to(np.float64(1.0), (count, 10**6, 4))
+    for view in (array, torch.ones(1, dtype=torch.float64).expand(count, 10**6, 4)):
+        with pytest.raises(MemoryLimitError, match="x: expected what fits into the"):
+            as_states(view)
+    assert as_states(torch.ones(1, dtype=torch.float64).expand(3, 2)).shape == (3, 2)
+
+
+def test_an_object_whose_attributes_raise_is_refused_by_the_argument() -> None:
+    kinds: list[tuple[Any, str]] = [(_Raising, "no dims here"), (_Endless, "_Endless")]
+    for made, words in kinds:
+        with pytest.raises(ArgumentTypeError, match=f"^x: expected .*{words}"):
+            as_tensor(made(), "x")
+    calls: list[Any] = [td.audit, td.diagnose, lambda flow: td.simulate(flow, np.eye(2), [0.0, 1.0])]
+    for call in calls:
+        for value in (_Raising(), torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)])):
+            with pytest.raises(ArgumentTypeError):
+                call(value)
+    raising = _Raising()
+    assert without_labels(raising) is raising
+
+
+def test_a_long_list_in_a_message_is_not_written_out() -> None:
+    class Written:
+        """An object that counts how often it was written."""
+
+        count = 0
+
+        def __repr__(self) -> str:
+            Written.count += 1
+            return "written"
+
+    assert shown([Written()] * 100_000).endswith("…")
+    assert Written.count < 100
 
 
 @pytest.mark.parametrize("name", ["hpu", "privateuseone", "cuda:99", "xla", "mps:7", "meta", "toaster", ""])

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, shown
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError, shown
+from tokendynamics.numerics.resources import check_fits
 
 
 def first_index(marked: Tensor) -> tuple[int, ...]:
@@ -314,13 +315,27 @@ def like(result: Tensor, original: ArrayLike) -> Any:
 
 def without_labels(value: Any) -> Any:
     """Return the array of an xarray or pandas object, with its dtype; anything else as it is."""
-    if isinstance(value, Tensor | np.ndarray | list | tuple | float) or not isinstance(value, Labelled):
+    # Not `isinstance(value, Labelled)`, which asks the object itself, whose attributes may raise anything.
+    if isinstance(value, Tensor | np.ndarray | list | tuple | float) or not hasattr(type(value), "to_numpy"):
         return value
     array = value.to_numpy()
     return array if isinstance(array, np.ndarray) and array.dtype.kind != "O" else value
 
 
+_ARRAYS = "a tensor, an array or nested lists of equal length"
+
+
 def _to_floating(value: ArrayLike, argument: str) -> Tensor:
+    try:
+        return _converted(value, argument)
+    except TokenDynamicsError:
+        raise
+    except Exception as error:  # whatever an object's attributes, or its own way to become an array, raise
+        reason = " ".join(str(error).split())
+        raise ArgumentTypeError(argument, _ARRAYS, f"{type(value).__name__} ({shown(reason)[1:-1]})") from error
+
+
+def _converted(value: Any, argument: str) -> Tensor:
     _refuse_transposed(value, argument)
     value = without_labels(value)
     if isinstance(value, Tensor):
@@ -346,6 +361,8 @@ def plain_tensor(tensor: Tensor, argument: str) -> Tensor:
         raise ArgumentTypeError(argument, "a dense tensor", came, advice)
     if tensor.is_floating_point() and tensor.dtype not in (torch.float64, torch.float32, *_HALF):
         raise ArgumentTypeError(argument, "float64, float32 or half precision", f"dtype {tensor.dtype}")
+    if 0 in tensor.stride():  # a view that repeats few numbers may be larger than the memory
+        check_fits(tensor.numel() * tensor.element_size(), argument)
     return tensor
 
 
@@ -354,6 +371,8 @@ def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
     if array.dtype.kind not in "fiub" or array.dtype == np.longdouble:
         advice = "longdouble is not supported" if array.dtype.kind == "f" else ""
         raise ArgumentTypeError(argument, "real floating-point numbers", f"dtype {shown_dtype(array)}", advice)
+    if 0 in array.strides:
+        check_fits(array.nbytes, argument)
     # PyTorch takes neither foreign byte orders nor negative strides, and warns of arrays that cannot be written to.
     plain = array.dtype.isnative and array.flags.writeable and min(array.strides, default=1) >= 0
     return torch.as_tensor(np.asarray(array) if plain else native(array))
@@ -419,20 +438,15 @@ def _refuse_transposed(value: Any, argument: str) -> None:
 def _from_lists(value: Any, argument: str) -> Tensor:
     """Nested lists, or what offers itself as an array (a table of pandas, an array of xarray)."""
     refuse_masked(value, argument)
-    wanted = "a tensor, an array or nested lists of equal length"
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind == "O":
-            reals = all(isinstance(entry, Real) and not isinstance(entry, bool | np.bool_) for entry in array.flat)
-            array = array.astype(np.float64) if reals else array
-    except Exception as error:  # whatever an object's own way to become an array raises
-        reason = " ".join(str(error).split())
-        raise ArgumentTypeError(argument, wanted, f"{type(value).__name__} ({shown(reason)[1:-1]})") from error
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        reals = all(isinstance(entry, Real) and not isinstance(entry, bool | np.bool_) for entry in array.flat)
+        array = array.astype(np.float64) if reals else array
     # An empty list is float64 already; words, dates, truth values and objects are no numbers, also where NumPy would
     # read some.
     if array.dtype.kind not in "fiu":
         came = f"{type(value).__name__} of {shown(value) if array.ndim == 0 else shown_dtype(array)}"
-        raise ArgumentTypeError(argument, wanted + " of real numbers", came)
+        raise ArgumentTypeError(argument, _ARRAYS + " of real numbers", came)
     return torch.as_tensor(array.astype(np.float64))
 
 

@@ -72,7 +72,9 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write the longest ones
         return f"an integer of {value.bit_length()} bits"
     try:
-        text = " ".join(repr(value).split())
+        # Of a long list the rest is cut in any case.
+        written = value[:_LONGEST_SHOWN] if isinstance(value, list | tuple) else value
+        text = " ".join(repr(written).split())
     except Exception:  # a repr that fails is the caller's, and must not replace the message about the argument
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"

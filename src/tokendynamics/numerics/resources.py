@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 import psutil
 import torch
 
-from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import ArgumentValueError, MemoryLimitError
 
 
@@ -101,6 +100,8 @@ def limited_threads(count: int | None) -> Iterator[int]:
     ...     threads
     1
     """
+    from tokendynamics.numerics.arguments import as_count  # which checks that views fit
+
     if count is not None and as_count(count, "threads") > _MOST_THREADS:
         raise ArgumentValueError("threads", f"at most {_MOST_THREADS}", count)
     former = torch.get_num_threads()

@@ -216,7 +216,7 @@ def _instance(classes: tuple[type, ...]) -> Reader:
     def read(value: Any, argument: str) -> Any:
         if not isinstance(value, classes):
             # What an array holds does not say why it is not one of these.
-            came = type(value).__name__ if hasattr(value, "shape") else shown(value)
+            came = type(value).__name__ if hasattr(type(value), "shape") else shown(value)
             raise ArgumentTypeError(argument, f"{article} {names}", came)
         return value
 
