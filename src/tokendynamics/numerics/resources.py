@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from numbers import Integral
 
 import psutil
 import torch
 
-from tokendynamics.numerics.errors import ArgumentValueError, MemoryLimitError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError, shown
 
 
 def installed_memory() -> int:
@@ -100,10 +101,11 @@ def limited_threads(count: int | None) -> Iterator[int]:
     ...     threads
     1
     """
-    from tokendynamics.numerics.arguments import as_count  # which checks that views fit
-
-    if count is not None and as_count(count, "threads") > _MOST_THREADS:
-        raise ArgumentValueError("threads", f"at most {_MOST_THREADS}", count)
+    if count is not None:
+        if isinstance(count, bool) or not isinstance(count, Integral):
+            raise ArgumentTypeError("threads", "an integer of at least 1", shown(count))
+        if not 1 <= count <= _MOST_THREADS:
+            raise ArgumentValueError("threads", "at least 1" if count < 1 else f"at most {_MOST_THREADS}", shown(count))
     former = torch.get_num_threads()
     try:
         if count is not None:
