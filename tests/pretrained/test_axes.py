@@ -498,6 +498,18 @@ def test_a_module_of_two_networks_is_seen_in_the_order_of_each() -> None:
     assert not any("tokens_first" in name for module in last.modules() for name in vars(module))
 
 
+def test_a_network_is_read_anew_while_it_runs_as_it_was_read_before() -> None:
+    """A monitor reads it so: what was turned stayed turned, and was not found to be."""
+    network = Series(partial(Old, first=True), "tokens first")
+    prompts = [torch.randn(5, 3) for _ in range(4)]
+    ckpt = loaded(network, 5)
+    before = td.trace(ckpt, prompts)
+    monitor = td.Monitor(prompts, inputs=lambda count: {"series": torch.randn(count, 5, 3)})
+    monitor.step(network.train())
+    assert monitor.status == "measured"
+    xr.testing.assert_identical(td.trace(ckpt, prompts), before)
+
+
 def test_half_precision_is_seen_in_the_order_that_was_found_in_single_precision() -> None:
     for network in (Series(partial(Old, first=True), "tokens first"), Series(Mixed, "tokens first")):
         ckpt = loaded(network.to(torch.bfloat16), 5)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from torch import Tensor, nn
 
 import tokendynamics as td
@@ -755,6 +756,19 @@ def test_a_cross_attention_by_hand_is_told_from_the_attention_between_the_tokens
         for name, values in first.data_vars.items():
             if values.dtype.kind == "f":
                 np.testing.assert_allclose(second[name], values, rtol=1e-4, atol=1e-5, err_msg=str(name))
+
+
+def test_a_cross_attention_by_hand_is_known_where_the_network_is_read_anew_while_it_runs() -> None:
+    network = network_of(TwoSequences, post_norm=False)
+    for block in network.blocks:
+        block.itself, block.other = (ByHand(attention, fused=False) for attention in (block.itself, block.other))
+    ckpt, prompts = td.load(network.eval(), inputs=sequences), [sequences(1) for _ in range(3)]
+    before = td.attention_seen(ckpt, prompts)
+    monitor = td.Monitor(prompts, inputs=sequences)
+    monitor.step(network)
+    assert monitor.status == "measured"
+    xr.testing.assert_identical(td.attention_seen(ckpt, prompts), before)
+    assert {type(block.other) for block in network.blocks} == {ByHand}
 
 
 def test_the_halves_of_a_transformer_are_loaded_by_name() -> None:

@@ -332,6 +332,10 @@ _TOKENS_FIRST = "_states_have_tokens_first"
 """The attribute that such modules have inside `apart`: another network may hold them with the inputs first."""
 
 
+_NAMED = ("__class__", _TOKENS_FIRST)
+"""What is changed of modules that are named: it may be put back while blocks of `apart` are open."""
+
+
 def turn_states(network: nn.Module, modules: Sequence[str] = ()) -> None:
     """Let the states (token, input, feature) that modules read and give be seen inputs first inside `apart`.
 
@@ -361,10 +365,14 @@ def run_like(network: nn.Module, other: nn.Module) -> None:
 def _name_modules(
     known: WeakKeyDictionary[nn.Module, tuple[str, ...]], network: nn.Module, names: Sequence[str]
 ) -> None:
+    former, inside = known.pop(network, ()), dict(network.named_modules()) if _held else {}
+    with _changing:  # blocks that are open must not see them as before
+        for module in (inside[name] for name in former if name in inside):
+            for attribute, held in _held.get(module, {}).items():
+                if attribute in _NAMED:
+                    _put(module, attribute, held.former)
     if names:
         known[network] = tuple(dict.fromkeys(names))
-    else:
-        known.pop(network, None)
 
 
 _classes: dict[tuple[type, type], type] = {}
@@ -429,10 +437,11 @@ def _enter(module: nn.Module, change: dict[str, Any]) -> list[str]:
     """Change what no other block has changed; return the names of all that is other now."""
     held = _held.setdefault(module, {})
     for name, value in change.items():
-        if name not in held:
-            of_class = name == "__class__"
+        of_class, here = name == "__class__", name in held
+        if not here:
             held[name] = _Held(type(module) if of_class else vars(module).get(name, _ABSENT))
-            _put(module, name, _class_with(type(module), value) if of_class else value)
+        if not here or name in _NAMED:
+            _put(module, name, _class_with(held[name].former, value) if of_class else value)
     for attribute in held.values():
         attribute.users += 1
     return list(held)
@@ -452,7 +461,7 @@ def _put(module: nn.Module, name: str, value: Any) -> None:
     if name == "__class__":
         module.__class__ = value
     elif value is _ABSENT:
-        del vars(module)[name]
+        vars(module).pop(name, None)
     else:
         vars(module)[name] = value
 
