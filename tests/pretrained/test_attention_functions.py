@@ -58,6 +58,13 @@ def _einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("bhij,bjhd->bihd", weights, v).transpose(1, 2)
 
 
+def _keys_and_values_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As TransformerLens multiplies its weights: behind the values."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    weights = torch.einsum("b j h d, b i h d -> b h i j", k, q).mul(WIDTH**-0.5).softmax(-1)
+    return torch.einsum("bjhd,bhij->bihd", v, weights).transpose(1, 2)
+
+
 def _ellipsis(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     weights = (torch.einsum("...id,...jd->...ij", q, k) * torch.tensor(WIDTH**-0.5)).softmax(-1)
     return torch.einsum("...ij,...jd->...id", [weights, v])
@@ -107,7 +114,7 @@ def _fused_by_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 PLAIN = (
-    _matmul, _einsum, _ellipsis, _less_the_largest, _twice_negative, _queries_by_einsum, _queries_by_matmul
+    _matmul, _einsum, _keys_and_values_first, _ellipsis, _less_the_largest, _twice_negative, _queries_by_einsum, _queries_by_matmul
 )  # fmt: skip
 CAUSAL = (_masked, _in_place, _zeroed_and_added, _fused)
 BIASED = (_heads_in_the_batch, _by_distance)

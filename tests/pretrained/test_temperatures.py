@@ -254,6 +254,8 @@ class _Weighted(Attention):
             return weights - self.one * weights.flip(1)
         if self.form == "mixed heads":
             return torch.einsum("gh,bhij->bgij", self.each[:, :, 0] @ self.each[:, :, 0].T, weights)
+        if self.form == "mixed heads behind":
+            return torch.einsum("bhij,hg->bgij", weights, self.each[:, :, 0] @ self.each[:, :, 0].T)
         if self.form == "a factor of each head":
             return weights * self.each
         return weights.square()
@@ -261,7 +263,13 @@ class _Weighted(Attention):
 
 @pytest.mark.parametrize(
     ("form", "function"),
-    [("difference", "flip"), ("mixed heads", "einsum"), ("a factor of each head", "mul"), ("square", "square")],
+    [
+        ("difference", "flip"),
+        ("mixed heads", "einsum"),
+        ("mixed heads behind", "einsum"),
+        ("a factor of each head", "mul"),
+        ("square", "square"),
+    ],
 )
 def test_what_happens_to_weights_after_the_softmax_is_named(form: str, function: str) -> None:
     ckpt = loaded(Series(lambda: _Weighted(form)))

@@ -28,7 +28,14 @@ from tokendynamics.pretrained.discovery._followed_tensors import (
     without_zero_value,
 )
 from tokendynamics.pretrained.discovery._fused_attention import FUSED, uncompiled
-from tokendynamics.pretrained.discovery._products import einsum_product, factors_of, matmul_product, of_pairs
+from tokendynamics.pretrained.discovery._products import (
+    einsum_product,
+    exchanged,
+    factors_of,
+    matmul_product,
+    of_pairs,
+    rows_last,
+)
 from tokendynamics.pretrained.discovery.attention_call import (
     LOG_FACTORS,
     LOST,
@@ -128,6 +135,9 @@ class AttentionFunctions(TorchFunctionMode):
                     self._lose(output, f"its logits are one product of {len(operands)} tensors")
             return output
         first, second = operands
+        equation = args[0] if name == "einsum" else ""
+        if equation and (isinstance(self._of(second), Weights) or rows_last(equation)):
+            equation, first, second = exchanged(equation), second, first
         weights = self._of(first)
         if isinstance(weights, Weights) and weights.source.sink is not None:
             weights, first, second = without_zero_value(weights, first, second)
@@ -138,11 +148,13 @@ class AttentionFunctions(TorchFunctionMode):
             else:
                 self._lose(output, _MIXED)
         if name == "einsum":
-            product = einsum_product(args[0], first, second, of_weights=of_weights)
+            product = einsum_product(equation, first, second, of_weights=of_weights)
         else:
             product = matmul_product(first, second, float(named.get("alpha", 1.0)))
         if product is None:
-            if name == "einsum" and of_pairs(args[0]):
+            if of_weights:
+                _report(f"{name} {_ON_WEIGHTS}")
+            elif name == "einsum" and of_pairs(args[0]):
                 self._lose(output, "its logits do not end in the axes of queries and keys")
             return output
         if isinstance(weights, Exponentials):

@@ -168,6 +168,28 @@ def of_pairs(equation: str) -> bool:
     return len(rows) == len(columns) == len(inner) == 1
 
 
+def exchanged(equation: str) -> str:
+    """Return an equation for the two tensors in the other order.
+
+    >>> exchanged("bkhw,bhqk->bqhw")
+    'bhqk,bkhw->bqhw'
+    """
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    return ",".join(reversed(terms.split(","))) + arrow + result
+
+
+def rows_last(equation: str) -> bool:
+    """Return whether the rows of a result are axes of the second tensor and its columns those of the first.
+
+    >>> rows_last("bkhw,bqhw->bhqk"), rows_last("bqhw,bkhw->bhqk"), rows_last("bpd,hdw->bphw")
+    (True, False, False)
+    """
+    terms, _, result = equation.replace(" ", "").partition("->")
+    first, _, second = terms.partition(",")
+    row, column = result[-2:-1], result[-1:]
+    return bool(row) and row in set(second) - set(first) and column in set(first) - set(second)
+
+
 def einsum_product(equation: str, left: Tensor, right: Tensor, *, of_weights: bool) -> Product | None:
     """Return a product with one inner axis, one axis of rows and one of columns; None for another one.
 
@@ -183,7 +205,7 @@ def einsum_product(equation: str, left: Tensor, right: Tensor, *, of_weights: bo
     inner = [axis for axis in first if axis in second and axis not in out]
     columns = [axis for axis in second if axis not in first and axis in out]
     rows = [axis for axis in first if axis not in second and axis in out]
-    if not inner or not columns or not rows:
+    if not inner or not columns or not rows or (of_weights and inner != first[-1:]):  # as where heads are mixed
         return None
     column = out[-1] if out[-1] in columns else columns[-1]
     row = first[-2] if of_weights else out[-2]
