@@ -114,7 +114,8 @@ def _fused_by_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 PLAIN = (
-    _matmul, _einsum, _keys_and_values_first, _ellipsis, _less_the_largest, _twice_negative, _queries_by_einsum, _queries_by_matmul
+    _matmul, _einsum, _keys_and_values_first, _ellipsis, _less_the_largest,
+    _twice_negative, _queries_by_einsum, _queries_by_matmul
 )  # fmt: skip
 CAUSAL = (_masked, _in_place, _zeroed_and_added, _fused)
 BIASED = (_heads_in_the_batch, _by_distance)

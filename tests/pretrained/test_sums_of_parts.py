@@ -431,3 +431,85 @@ def test_gates_stand_before_batch_norms_as_before_other_norms() -> None:
             parameter.data *= -0.7
         varied = ckpt.under({f"layer 2 {part}": -0.7}).states({"x": x}).feed_forward[3]
         torch.testing.assert_close(varied, edited(x)[0].detach())
+
+
+class Both(nn.Module):
+    """One module gives what the attention adds and what a feed-forward part adds, in parallel or in turn."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.attn, self.ff = form, Attention(), FeedForward()
+        self.norm, self.n2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        added = self.attn(self.norm(x))
+        return added + self.ff(self.n2(x + added if self.form == "in turn" else x))
+
+
+class AroundBoth(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.fn, self.norm, self.last = form, Both(form), nn.LayerNorm(DIM), FeedForward()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.form == "norm behind":
+            return self.norm(x + self.fn(x))
+        x = x + self.fn(x)
+        return x + self.last(self.norm(x)) if self.form == "a further part" else x
+
+
+class HeadsInBlock(nn.Module):
+    """The block itself runs a linear map of each head, and one of all of them."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.conv, self.ff, self.out = form, Convolution(), FeedForward(), nn.Linear(DIM, DIM)
+        self.norm, self.n2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.q, self.k, self.v = (nn.ModuleList(nn.Linear(DIM, DIM // HEADS) for _ in range(HEADS)) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        heads = [(q(y) @ k(y).mT / 2).softmax(dim=-1) @ v(y) for q, k, v in zip(self.q, self.k, self.v, strict=True)]
+        if self.form == "heads and a convolution":
+            return x + self.conv(self.n2(x)) + self.out(torch.cat(heads, dim=-1))
+        if self.form == "heads, feed-forward first":
+            return x + self.ff(self.n2(x)) + self.out(torch.cat(heads, dim=-1))
+        x = x + self.out(torch.cat(heads, dim=-1))
+        return x + self.ff(self.n2(x))
+
+
+def _of_blocks(form: str) -> tuple[Any, Any]:
+    torch.manual_seed(3)
+    network = OfBatchNormed()
+    network.blocks = nn.ModuleList((HeadsInBlock if "heads" in form else AroundBoth)(form) for _ in range(3))
+    return network.eval(), td.load(network, inputs=lambda count: {"x": torch.randn(count, 9, DIM)})
+
+
+@pytest.mark.parametrize("form", ["parallel", "in turn", "heads", "heads, feed-forward first"])
+def test_gates_stand_on_one_part_each_where_one_module_holds_both_or_none_holds_the_attention(form: str) -> None:
+    """The gate of the attention multiplied both, as if all that such a module gives were its attention's."""
+    network, ckpt = _of_blocks(form)
+    inner = "" if "heads" in form else "fn."
+    writers = {"attention": "out" if "heads" in form else "fn.attn.o", "feed_forward": f"{inner}ff.down"}
+    assert ckpt.layout.layers[1].problem == ("its attention runs 4 times" if "heads" in form else "")
+    x = torch.randn(1, 9, DIM)
+    for part, writer in writers.items():
+        edited = copy.deepcopy(network)
+        for parameter in edited.blocks[1].get_submodule(writer).parameters():
+            parameter.data *= -0.7
+        varied = ckpt.under({f"layer 2 {part}": -0.7}).states({"x": x}).feed_forward[3]
+        torch.testing.assert_close(varied, edited(x)[0].detach())
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("norm behind", "what fn adds is the sum of its attention's part and of fn.ff's"),
+        ("heads and a convolution", "which part of its sum (conv, out) its attention gives is not known"),
+        ("a further part", "fn.attn acts on further parts of the sum, and no module reads the state after it"),
+    ],
+)
+def test_parts_that_cannot_be_taken_apart_have_no_gates(form: str, words: str) -> None:
+    with pytest.raises(CheckpointError) as error:
+        _of_blocks(form)[1].gated()
+    assert words in str(error.value)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm, norms_by_function
-from tokendynamics.pretrained.discovery._trials import acts_on, mixes_besides
+from tokendynamics.pretrained.discovery._trials import acts_besides, acts_on, mixes_besides
 from tokendynamics.pretrained.discovery.layout import Residual
 
 _TOLERANCE = 1e-5
@@ -63,6 +63,7 @@ class BlockRecord:
 
     Attributes:
         any_skip: Whether sums may hold any multiple of what the block reads, which is fitted with them (`skip`).
+        unknown: Parts of a sum that was found, where none of them is known to be the attention's.
 
     Raises:
         LayoutNotFoundError: The block does not give one finite state for each that it reads.
@@ -71,6 +72,7 @@ class BlockRecord:
     def __init__(self, block: ModuleCall, calls: Sequence[ModuleCall], shape: tuple[int, int]) -> None:
         self.batch, self.tokens = shape
         self.any_skip = False
+        self.unknown: list[str] = []
         self.block = block
         self.x, self.y = self.states(block.x), self.states(block.y)
         if self.x.shape != self.y.shape:
@@ -273,14 +275,30 @@ def fitted_sum(inside: BlockRecord, projected: int, time: int | None) -> Residua
     Raises:
         LayoutNotFoundError: It is a sum whose parts gates cannot act on.
     """
-    # A norm that scales all tokens alike can be written as a sum, but no sum gives what a norm gives.
-    residual = _norm_after(inside, projected) or _added(inside, projected, time)
-    residual = residual or _added_by_feature(inside, projected, time)
-    if residual is None:
-        inside = inside.with_any_skip()
-        residual = _norm_after(inside, projected) or _added(inside, projected, time)
-        residual = residual or _of_several_parts(inside, projected, time)
-    return residual
+    whole = None
+    for record in (inside, inside.with_any_skip()):
+        # A norm that scales all tokens alike can be written as a sum, but no sum gives what a norm gives.
+        residual = _norm_after(record, projected) or _added(record, projected, time)
+        if residual is None and not record.any_skip:
+            residual = _added_by_feature(record, projected, time)
+        if residual is not None and beside_attention(record, residual, projected, time) is None:
+            return residual
+        whole = residual or whole
+    return _of_several_parts(inside.with_any_skip(), projected, time) or whole
+
+
+def beside_attention(inside: BlockRecord, residual: Residual, projected: int, time: int | None) -> str | None:
+    """Return what adds a part of each token to what the module of an attention's part gives; None where nothing does.
+
+    Args:
+        inside: What the modules of the block gave.
+        residual: How it adds its parts.
+        projected: When the attention's output projection ended.
+        time: When the attention ran; None where it did not show.
+    """
+    several = (call for call in inside.calls if inside.name(call) == residual.attention)
+    sums = (_sum_inside(inside, call, projected, time) for call in several)
+    return next((inside.name(parts[1][0]) for parts in sums if parts is not None), None)
 
 
 def _added(inside: BlockRecord, projected: int, time: int | None) -> Residual | None:
@@ -296,10 +314,10 @@ def _added(inside: BlockRecord, projected: int, time: int | None) -> Residual | 
     if not calls:
         return None
     order = sorted(range(len(calls)), key=lambda index: calls[index].end)
-    late = [index for index in order if calls[index].end >= projected and inside.carries(calls[index], time, projected)]
+    late = _attending(inside, [calls[index] for index in order], projected, time)
     if not late:
         return None
-    first = late[0]
+    first = calls.index(late[0])
     other = next((index for index in order if index != first), None)
     skip = 1.0
     if inside.any_skip:
@@ -307,7 +325,66 @@ def _added(inside: BlockRecord, projected: int, time: int | None) -> Residual | 
         if abs(skip) < _LEAST_SKIP:  # a part that holds the state itself
             return None
     attention, a = calls[first], factors[first]
+    if other is None and (inner := _sum_inside(inside, attention, projected, time)) is not None:
+        (attention, b), (beside, c) = inner
+        return _in_order(inside, (attention, a * b), (beside, a * c), skip)
     return _in_order(inside, (attention, a), None if other is None else (calls[other], factors[other]), skip)
+
+
+def _attending(inside: BlockRecord, calls: Sequence[ModuleCall], projected: int, time: int | None) -> list[ModuleCall]:
+    """Return which parts of a sum come from an attention alone, or the first through which tokens act on each other.
+
+    Args:
+        inside: What the modules of the block gave.
+        calls: Of the modules that give the parts.
+        projected: When the attention's output projection ended.
+        time: When the attention ran; None where it did not show.
+    """
+    late = [call for call in calls if call.end >= projected and inside.carries(call, time, projected)]
+    if late or time is None:
+        return late
+    for call in calls:
+        others = (other.name for other in calls if other is not call)
+        if call.end > time and not any(mixes_besides(inside.block, call.name, name) for name in others):
+            return [call]
+    inside.unknown[:] = [inside.name(call) for call in calls]
+    return []
+
+
+def _sum_inside(
+    inside: BlockRecord, attention: ModuleCall, projected: int, time: int | None
+) -> list[tuple[ModuleCall, float]] | None:
+    """Return the parts, with factors, where what gives an attention's part adds a part of each token to it.
+
+    Args:
+        inside: What the modules of the block gave.
+        attention: The call that gives the part.
+        projected: When the attention's output projection ended.
+        time: When the attention ran; None where it did not show.
+
+    Returns:
+        The attention's own part and the other one; None where there are no two such parts.
+    """
+    if time is None or not attention.is_open(time):
+        return None
+    target, alone = inside.states(attention.y), copy(inside)
+    alone.any_skip = False
+    inner = [part for part in inside.outputs if part[0].is_inside(attention)]
+    places = alone.likely(target, [states for _, states in inner]) if inner else []
+    if any(len(several) == 1 for several in places):
+        return None
+    for several in places:
+        parts = [inner[place] for place in several]
+        error, factors = alone.fit(target, [states for _, states in parts])
+        calls = [alone.outermost(call) for call, _ in parts]
+        late = [call for call in calls if call.end >= projected and alone.carries(call, time, projected)]
+        if error >= _TOLERANCE or len(late) != 1:
+            continue
+        first = calls.index(late[0])
+        other = calls[1 - first]
+        if acts_besides(inside.block, late[0].name, other.name) == "its token":  # an adapter of the attention: nothing
+            return [(late[0], factors[first]), (other, factors[1 - first])]
+    return None
 
 
 def _in_order(
@@ -508,21 +585,26 @@ def _several_parts(inside: BlockRecord, projected: int, time: int | None) -> _Se
     """
     last = inside.norm_giving(inside.y)
     total = inside.y if last is None else inside.states(last[0].x)
-    parts, skip = _terms(inside, total)
+    outer, skip = _terms(inside, total)
+    parts = list[tuple[ModuleCall, float]]()
+    for call, factor in outer:
+        inner = _sum_inside(inside, call, projected, time)
+        parts += [(call, factor)] if inner is None else [(other, factor * times) for other, times in inner]
+    parts.sort(key=lambda part: part[0].end)
     if time is None or len(parts) < 2:
         return None
-    attending = [part for part in parts if part[0].end >= projected and inside.carries(part[0], time, projected)]
-    others = [part for part in parts if part not in attending]
-    if len(attending) != 1:
+    late = _attending(inside, [call for call, _ in parts], projected, time)
+    others = [part for part in parts if part[0] not in late]
+    if len(late) != 1:
         return None
-    mixing = [inside.name(call) for call, _ in others if mixes_besides(inside.block, attending[0][0].name, call.name)]
+    mixing = [inside.name(call) for call, _ in others if mixes_besides(inside.block, late[0].name, call.name)]
     if mixing:
         names = ", ".join(inside.name(call) for call, _ in parts)
         raise LayoutNotFoundError(
             f"it adds the outputs of {len(parts)} modules ({names}), of which {mixing[0]} may act on other tokens "
             "besides the attention: gates stand on one attention and on what acts on each token by itself"
         )
-    attention = attending[0]
+    attention = next(part for part in parts if part[0] is late[0])
     ahead = [part for part in others if acts_on(inside.block, part[0].name, attention[0].name) is not False]
     after = _check_streams(inside, parts, attention, skip)
     norm = None if last is None else last[0]

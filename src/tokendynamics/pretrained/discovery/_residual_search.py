@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._fitted_sums import BlockRecord, fitted_sum
+from tokendynamics.pretrained.discovery._fitted_sums import BlockRecord, beside_attention, fitted_sum
 from tokendynamics.pretrained.discovery._trials import Repeated, acts_on, mixes_besides, proportional, repeated
 from tokendynamics.pretrained.discovery.layout import Residual
 
@@ -62,7 +62,15 @@ def _residual(block: ModuleCall, recorded: Pass, projected: int, time: int | Non
     inside = BlockRecord(block, recorded.calls, recorded.shape_of(block))
     residual = fitted_sum(inside, projected, time) or _by_trial(inside, projected, time)
     if residual is None:
-        raise LayoutNotFoundError(_NO_SUM)
+        parts = ", ".join(inside.unknown)
+        raise LayoutNotFoundError(
+            f"which part of its sum ({parts}) its attention gives is not known" if parts else _NO_SUM
+        )
+    beside = beside_attention(inside, residual, projected, time)
+    if beside is not None:
+        raise LayoutNotFoundError(
+            f"what {residual.attention} adds is the sum of its attention's part and of {beside}'s"
+        )
     for part in (residual.attention, *residual.feed_forward_modules):
         # Projections of PyTorch's attention are calls of its name, each a module.
         ran = max(Counter(id(call.module) for call in inside.calls if inside.name(call) == part).values(), default=1)

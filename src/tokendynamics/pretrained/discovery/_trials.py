@@ -139,18 +139,23 @@ def acts_on(block: ModuleCall, source: str, target: str) -> bool | None:
 
 
 def mixes_besides(block: ModuleCall, attention: str, target: str) -> bool:
-    """Tell whether a module inside a block acts on other tokens although the attention gives what it gave before.
+    """Tell whether a module acts on other tokens although the attention gives what it gave; see `acts_besides`."""
+    return acts_besides(block, attention, target) == "other tokens"
+
+
+def acts_besides(block: ModuleCall, attention: str, target: str) -> Literal["nothing", "its token", "other tokens"]:
+    """Tell on what a module inside a block acts although the attention gives what it gave before.
 
     What leads to the module counts, such as a convolution before a norm.
 
     Args:
         block: Its call, which is repeated with its first and its last token changed.
         attention: Name of the module that gives the attention's part.
-        target: Name of the other module. True where the block cannot be run by itself.
+        target: Name of the other module. "other tokens" where the block cannot be run by itself.
     """
     x, kept, given = block.x, list[Tensor](), list[Tensor]()
     if x is None or x.ndim != 3 or x.shape[1] < 2:
-        return True
+        return "other tokens"
     prefix = f"{block.name}." if block.name else ""
 
     def hold(states: Tensor) -> Tensor | None:
@@ -167,9 +172,11 @@ def mixes_besides(block: ModuleCall, attention: str, target: str) -> bool:
             hooks.after(block.module.get_submodule(name.removeprefix(prefix)), act)
         outputs = _outputs(block, several)
     if outputs is None or len(given) != len(several) or any(states.shape != x.shape for states in given):
-        return True
+        return "other tokens"
     usual, first, last = given
-    return differ(first[:, 1:], usual[:, 1:]) or differ(last[:, :-1], usual[:, :-1])
+    if differ(first[:, 1:], usual[:, 1:]) or differ(last[:, :-1], usual[:, :-1]):
+        return "other tokens"
+    return "its token" if differ(first, usual) or differ(last, usual) else "nothing"
 
 
 def keys_of_another_sequence(block: ModuleCall) -> bool:
