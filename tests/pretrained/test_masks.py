@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tokendynamics as td
+from tokendynamics.diagnosis.comparing.effects import halved_parts, head_effects_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained.discovery.words import kinds_in_words
+from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.provenance.progress import silent
 from tokendynamics.training.monitor.looks import Probe
 
 DIM, HEADS, VOCABULARY, TOKENS = 12, 2, 30, 7
@@ -462,8 +466,23 @@ def test_padding_that_sees_itself_is_not_measured(
     seen = [td.attention_seen(ckpt, given) for given in (padded, alone)]
     for name in ("received", "entropy", "to_self", "to_first"):
         np.testing.assert_allclose(seen[0][name], seen[1][name], atol=1e-6, err_msg=name)
-    with pytest.raises(ArgumentValueError, match="expected a mask that hides no token"):
-        td.levers(ckpt, padded)
+    monitored = []
+    for given in (padded, alone):
+        monitor = td.Monitor(given, inputs={name: torch.cat([prompt[name] for prompt in padded]) for name in padded[0]})
+        monitor.step(network)
+        assert monitor.status == "measured"
+        monitored.append(monitor.dataset)
+    for name in ("consensus_within", "share_common", "update_ratio"):
+        np.testing.assert_allclose(monitored[0][name], monitored[1][name], atol=1e-5, err_msg=name)
+    for measure in (td.levers, partial(td.passes, n=1)):
+        with pytest.raises(ArgumentValueError, match="expected a mask that hides no token"):
+            measure(ckpt, padded)
+    given = [prepared(ckpt, prompt) for prompt in padded]
+    unknown = head_effects_of((ckpt, ckpt), (given, given), [True], (4.0, "detect"), silent).unknown
+    assert "a mask that hides no token" in unknown[0]
+    if causal:
+        assert "a mask that hides no token" in halved_parts([ckpt, ckpt], [given, given], True, silent).unknown[0]
+    td.passes(ckpt, alone, 1)
 
 
 class _EndUnseen(_SelfSeen):

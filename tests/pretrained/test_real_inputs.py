@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,8 +150,9 @@ def test_channels_that_are_folded_into_the_inputs_are_named(several: int) -> Non
         "the network folds another axis, such as channels, into the first: pass each channel as an input, "
         "shape (1, 32, 1)"
     )
-    with pytest.raises(ArgumentValueError, match=re.escape(words)):
-        td.trace(ckpt, prompts)
+    for measure in (td.trace, partial(td.passes, n=1)):
+        with pytest.raises(ArgumentValueError, match=re.escape(words)):
+            measure(ckpt, prompts)
     with pytest.raises(ArgumentValueError, match="the network folds another axis"), ckpt.gated() as gated:
         gated.run(ckpt.packs([{"series": prompt[None]} for prompt in prompts])[0], torch.ones(gated.exists.shape))
     # What the advice says works, and gives the states of that channel.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,21 @@ def check_none_hidden(states: PackStates) -> None:
         name, count = states.hidden[0], int(states.hidden[1].sum(dim=-1).max())
         advice = "pass the tokens of the prompt alone: padding would be measured as tokens"
         raise ArgumentValueError(name, "a mask that hides no token", f"one that hides {plural(count, 'token')}", advice)
+
+
+def check_no_padding(ckpt: Checkpoint, prompts: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse prompts with tokens that a mask of any name hides, where the passes to come do not show which they are.
+
+    Args:
+        ckpt: The network.
+        prompts: Arguments of a forward pass for one input each.
+
+    Raises:
+        ArgumentValueError, CheckpointError: See `check_states`.
+    """
+    masked = [inputs for inputs in prompts if ckpt.layout.mask_by_ids or len(inputs) > 1]
+    for states in ckpt.states_in_packs(masked, hidden=True) if masked and ckpt.architecture.vocabulary is None else ():
+        check_states(ckpt, states)
 
 
 def check_gated_pass(gated: Gates, passed: GatedPass) -> None:

@@ -25,6 +25,7 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import HeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.forward_arguments import Prepared
+from tokendynamics.pretrained.not_finite import check_no_padding
 from tokendynamics.provenance.progress import Progress, tracked
 from tokendynamics.words import Finding, fixed, listing, number, percent, plural, signed
 
@@ -88,7 +89,7 @@ def halved_parts(
     counted = torch.ones(len(given[0]), dtype=torch.bool) if different is None else torch.from_numpy(different)
     by_model, unknown = [], []
     for ckpt, texts in zip(ckpts, given, strict=True):
-        why = _parts_unknown(ckpt)
+        why = _parts_unknown(ckpt, texts)
         losses = None if why else _losses(ckpt, texts, report)
         unknown.append(why or ("" if losses is not None else why_without_loss(ckpt)))
         shapes = ((), (ckpt.architecture.layers, len(PARTS)))
@@ -113,10 +114,14 @@ def halved_parts(
     return HalvedParts(xr.Dataset(variables, coords=coords), tuple(unknown), unpaired)
 
 
-def _parts_unknown(ckpt: Checkpoint) -> str:
+def _parts_unknown(ckpt: Checkpoint, given: Sequence[Prepared]) -> str:
     """Return why parts of a network are not halved; empty if they are."""
     if ckpt.streamed or not ckpt.causal:
         return why_without_loss(ckpt)
+    try:
+        check_no_padding(ckpt, [prompt.inputs for prompt in given])
+    except ArgumentValueError as error:
+        return why(error, "texts", ckpt.name)
     unread = (place for place, layer in enumerate(ckpt.layout.layers, start=1) if layer.residual is None)
     if (layer := next(unread, 0)) == 0:
         return ""
@@ -338,8 +343,10 @@ def _head_sensitivities(
     ckpt: Checkpoint, given: Sequence[Prepared], sinks: tuple[float, str | Sequence[int]], report: Progress
 ) -> Float64[np.ndarray, "layer head"]:
     ratio, excluded = sinks
+    inputs = [prompt.inputs for prompt in given]
+    check_no_padding(ckpt, inputs)
     with ckpt.gated() as gated:
-        packs = ckpt.packs([prompt.inputs for prompt in given])
+        packs = ckpt.packs(inputs)
         return sensitivities(HeadGates(gated), packs, ratio, report, ckpt.architecture.layers, excluded).kappa
 
 

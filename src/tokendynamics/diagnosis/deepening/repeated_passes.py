@@ -44,6 +44,7 @@ from tokendynamics.pretrained.edits.repeated_stack import PassOptions, RepeatedS
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.not_finite import check_no_padding
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.array_files import read_npz
 from tokendynamics.provenance.progress import Progress, reporting, tracked_if_many
@@ -319,7 +320,9 @@ def _packs(
     with reporting(progress) as report:
         named = tracked_if_many(prompts.items(), report, "reading the prompts")
         given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named]
-    return ckpt.fewest_packs([prompt.inputs for prompt in given], pad_to)
+    inputs = [prompt.inputs for prompt in given]
+    check_no_padding(ckpt, inputs)
+    return ckpt.fewest_packs(inputs, pad_to)
 
 
 def _run(

@@ -34,7 +34,7 @@ from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
-from tokendynamics.pretrained.not_finite import check_states
+from tokendynamics.pretrained.not_finite import check_no_padding
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked_if_many
 from tokendynamics.words import Convention, indefinite, percent, plural
@@ -206,9 +206,7 @@ def halves_of(
     with reporting(progress) as report:
         prompts = named_prompts(texts, ckpt, report)
         given = _different_prompts(ckpt, prompts, truncate, report)
-    masked = [prompt.inputs for prompt in given.values() if ckpt.layout.mask_by_ids or len(prompt.inputs) > 1]
-    for states in ckpt.states_in_packs(masked, hidden=True) if masked and ckpt.architecture.vocabulary is None else ():
-        check_states(ckpt, states)  # gates do not show which tokens a mask of any name hides
+    check_no_padding(ckpt, [prompt.inputs for prompt in given.values()])
     finding, measuring = ([list(given)[place] for place in half] for half in split_in_halves(len(given)))
     halves = Halves(finding, measuring, noun_of(prompts), [name for name in prompts if name not in given])
     find, measure = (

@@ -23,6 +23,7 @@ from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, by_pr
 from tokendynamics.pretrained.edits.scaled_states import ScaledBlocks, why_not_scaled
 from tokendynamics.pretrained.edits.states import StateWatch, run
 from tokendynamics.pretrained.edits.variant import Variant
+from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import copied, quietly, submodule
 from tokendynamics.pretrained.other_libraries import refusing
@@ -223,6 +224,8 @@ class _PackStates:
     def embed(self, stack: Stack, padded: bool) -> None:
         """Read what the first block is given; zero behind the prompts' own tokens where they are filled up."""
         self.stack, self.states = stack, stack.embedded()
+        if len(self.states) != len(self.pack.places):
+            raise ArgumentValueError(other_rows(self.pack.arguments, len(self.pack.places), len(self.states)))
         if not self.own_lengths[0]:
             self.lengths = self.own_lengths = (self.states.shape[1],) * len(self.states)
         elif self.pack.ids is not None and self.states.shape[1] != int(self.pack.ids.shape[1]):
