@@ -505,7 +505,7 @@ def test_gates_stand_on_one_part_each_where_one_module_holds_both_or_none_holds_
     ("form", "words"),
     [
         ("norm behind", "what fn adds is the sum of its attention's part and of fn.ff's"),
-        ("heads and a convolution", "which part of its sum (conv, out) its attention gives is not known"),
+        ("heads and a convolution", "no part of its sum (conv, out) is known to come from its attention alone"),
         ("a further part", "fn.attn acts on further parts of the sum, and no module reads the state after it"),
     ],
 )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm, norms_by_function
-from tokendynamics.pretrained.discovery._trials import acts_besides, acts_on, mixes_besides
+from tokendynamics.pretrained.discovery._trials import acts_besides, acts_on, mixes_besides, take_tokens_apart
 from tokendynamics.pretrained.discovery.layout import Residual
 
 _TOLERANCE = 1e-5
@@ -345,8 +345,11 @@ def _attending(inside: BlockRecord, calls: Sequence[ModuleCall], projected: int,
         return late
     for call in calls:
         others = (other.name for other in calls if other is not call)
-        if call.end > time and not any(mixes_besides(inside.block, call.name, name) for name in others):
-            return [call]
+        if call.start > time and not any(mixes_besides(inside.block, call.name, name) for name in others):
+            behind = [other for other in inside.calls if time < other.start and other.end <= call.end]
+            outer = (inside.name(other) for other in behind if not any(map(other.is_inside, behind)))
+            if take_tokens_apart(inside.block, list(dict.fromkeys(outer))):  # no recurrence behind the attention
+                return [call]
     inside.unknown[:] = [inside.name(call) for call in calls]
     return []
 

@@ -63,9 +63,8 @@ def _residual(block: ModuleCall, recorded: Pass, projected: int, time: int | Non
     residual = fitted_sum(inside, projected, time) or _by_trial(inside, projected, time)
     if residual is None:
         parts = ", ".join(inside.unknown)
-        raise LayoutNotFoundError(
-            f"which part of its sum ({parts}) its attention gives is not known" if parts else _NO_SUM
-        )
+        alone = f"no part of its sum ({parts}) is known to come from its attention alone"
+        raise LayoutNotFoundError(alone if parts else _NO_SUM)
     beside = beside_attention(inside, residual, projected, time)
     if beside is not None:
         raise LayoutNotFoundError(

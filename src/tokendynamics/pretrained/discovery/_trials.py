@@ -179,6 +179,46 @@ def acts_besides(block: ModuleCall, attention: str, target: str) -> Literal["not
     return "its token" if differ(first, usual) or differ(last, usual) else "nothing"
 
 
+def take_tokens_apart(block: ModuleCall, modules: Sequence[str]) -> bool:
+    """Tell whether modules inside a block, none inside another, give each token what comes from that token alone.
+
+    Args:
+        block: Its call, which is repeated with the first token that each of them reads changed, and given on as it was.
+        modules: Their names within the block. False where the block cannot be run by itself.
+    """
+    x, gave, mixing = block.x, {name: list[Tensor]() for name in modules}, list[bool]()
+    if x is None or x.ndim != 3:
+        return False
+    inputs, tokens, _ = x.shape
+    changing: list[bool] = []
+
+    def change(states: Tensor) -> Tensor | None:
+        if states.ndim != 3 or states.shape[:2] != (inputs, tokens):
+            mixing.append(True)
+        if not changing or any(mixing):
+            return None
+        changed = states.clone()
+        changed[:, 0] = other_states(states[:, 0]) + states.std()
+        return changed
+
+    def compare(name: str, states: Tensor) -> Tensor | None:
+        if not changing:
+            gave[name].append(states.clone())
+            return None
+        usual = gave[name].pop(0)
+        mixing.append(usual.shape != states.shape or differ(states[:, 1:], usual[:, 1:]))
+        return usual
+
+    with Hooks() as hooks:
+        for name in modules:
+            hooks.before(block.module.get_submodule(name), change)
+            hooks.after(block.module.get_submodule(name), partial(compare, name))
+        usual = _outputs(block, [x])
+        changing.append(True)
+        outputs = None if usual is None or any(mixing) else _outputs(block, [x])
+    return outputs is not None and not any(mixing)
+
+
 def keys_of_another_sequence(block: ModuleCall) -> bool:
     """Tell whether the keys of a block's attention stay as they are when its states are others.
 
