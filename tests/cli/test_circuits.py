@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -325,6 +326,18 @@ def test_learning_writes_records_and_page_and_is_not_done_twice(
     assert json.loads(again.out)["runs"] == result["runs"]
     assert call("evidence", "out", "--samples", "60") == 0
     assert "has the median loss" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_the_evidence_of_a_folder_whose_name_is_no_utf_8_is_kept(
+    inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learned, out = os.fsdecode(b"l\xff"), os.fsdecode(b"e\xff")
+    task = ("-N", "2", "-M", "3", "--batch", "20", "--steps", "1", "--inner", "2", "--seeds", "1", "--samples", "60")
+    assert call("learn", "solution-2", *task, "--out", learned) == 0
+    assert call("evidence", learned, "--samples", "60", "--out", out) == 0, capsys.readouterr().err
+    assert json.loads((inside / out / "evidence.json").read_text())["model"] == learned
 
 
 def test_another_task_in_the_same_folder_is_refused(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -126,7 +125,7 @@ def _written(
     import numpy as np
 
     from tokendynamics.cli._output import attempted
-    from tokendynamics.provenance.manifest import plain
+    from tokendynamics.provenance.manifest import write_json
     from tokendynamics.report import write
 
     names = (*([arrays[0]] if arrays else []), summary[0], MANIFEST)
@@ -138,8 +137,7 @@ def _written(
         if arrays is not None:
             values: dict[str, Any] = {name: np.asarray(value) for name, value in arrays[1].items()}
             np.savez(made / arrays[0], **values)
-        text = json.dumps(plain(summary[1]), ensure_ascii=False, allow_nan=False, indent=2)
-        (made / summary[0]).write_text(text + "\n", encoding="utf-8")
+        write_json(made / summary[0], summary[1])
     if replaced:
         output.say(f"replaced in {folder}: {', '.join(replaced)}")
 
