@@ -222,7 +222,8 @@ def combine(statement: str, conditions: tuple[Condition, ...]) -> Certificate:
     for word in ("undecided", "fails", "does not apply"):
         outcomes = np.where((stacked == word).any(axis=0), word, outcomes)
     outcome: Outcome = next(word for word in _WORST_FIRST if word == "holds" or (outcomes == word).any())
-    deciding = min(conditions, key=lambda condition: _narrowness(condition, outcome))
+    # Margins of different conditions compare in units of their tolerances.
+    deciding = min(conditions, key=lambda condition: _margin(condition, outcome) / (condition.tolerance or 1.0))
     failures = [condition.first_failure[~np.isnan(condition.first_failure)] for condition in conditions]
     times = np.concatenate(failures)
     first = float(times.min()) if times.size else None
@@ -251,23 +252,14 @@ def _margin(condition: Condition, outcome: Outcome) -> float:
     return float(chosen.min()) if chosen.size else float("inf")
 
 
-def _narrowness(condition: Condition, outcome: Outcome) -> float:
-    """Margins of different conditions compare in units of their tolerances."""
-    return _margin(condition, outcome) / (condition.tolerance or 1.0)
-
-
-def _share(outcomes: np.ndarray, outcome: Outcome) -> str:
-    """Say at which systems that is the outcome, and what became of the others."""
-    if outcomes.size == 1:
-        return ""
-    words, counts = np.unique(outcomes, return_counts=True)
-    others = [f"{count} {word}" for word, count in zip(words, counts, strict=True) if word != outcome]
-    here = counted(np.asarray(outcomes == outcome))
-    return f" ({here}{'; ' if others else ''}{', '.join(others)})"
-
-
 def _sentence(condition: Condition, outcome: Outcome, margin: float, first: float | None, outcomes: np.ndarray) -> str:
-    share = _share(outcomes, outcome)
+    if outcomes.size == 1:
+        share = ""
+    else:
+        words, counts = np.unique(outcomes, return_counts=True)
+        others = [f"{count} {word}" for word, count in zip(words, counts, strict=True) if word != outcome]
+        here = counted(np.asarray(outcomes == outcome))
+        share = f" ({here}{'; ' if others else ''}{', '.join(others)})"
     value, limit = condition.tolerance - margin, condition.tolerance
     reason = f" ({condition.reason})" if condition.reason else ""
     if limit == 0 and outcome != "fails":

@@ -96,7 +96,11 @@ class OnHorizon:
 
 def over_horizon(flow: Flow, times: np.ndarray) -> Flow:
     """Return the flow whose sampled circuits are looked at between the first and the last of these times."""
-    attention, moments = flow.attention, _some_times(np.asarray(times, dtype=float))
+    # Some of the times, ends included, and some between in no simple ratio, which no period hides behind.
+    given = np.asarray(times, dtype=float)
+    some = given[np.unique(np.linspace(0, len(given) - 1, min(len(given), _MOST)).round().astype(int))]
+    between = given[0] + (given[-1] - given[0]) * (np.arange(1, _BETWEEN + 1) * _GOLDEN % 1)
+    attention, moments = flow.attention, tuple(np.unique(np.concatenate([some, between])).tolist())
     qk, ov = (
         schedule if schedule.constant or hasattr(schedule, "pieces") else OnHorizon(schedule, moments)
         for schedule in (attention.qk, attention.ov)
@@ -104,13 +108,6 @@ def over_horizon(flow: Flow, times: np.ndarray) -> Flow:
     if qk is attention.qk and ov is attention.ov:
         return flow
     return flow.with_attention(attention.with_schedules(qk, ov, attention.positions))
-
-
-def _some_times(times: np.ndarray) -> tuple[float, ...]:
-    """Choose some of the times, ends included, and some between in no simple ratio, which no period hides behind."""
-    some = times[np.unique(np.linspace(0, len(times) - 1, min(len(times), _MOST)).round().astype(int))]
-    between = times[0] + (times[-1] - times[0]) * (np.arange(1, _BETWEEN + 1) * _GOLDEN % 1)
-    return tuple(np.unique(np.concatenate([some, between])).tolist())
 
 
 ROUNDING = 1e-12

@@ -187,7 +187,8 @@ def _scales(flow: Flow, systems: torch.Size) -> tuple[np.ndarray, np.ndarray]:
 def _may_vanish(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
     """Tell whose attention is uniform at the end, and who rests only at zero and does not leave it."""
     flow, tokens = flow_of_run(trajectory), trajectory.tensor.shape[-2]
-    uniform = _largest_logit(trajectory, last) < _UNIFORM
+    bounded = _end_states(trajectory, last)
+    uniform = np.asarray(flow.attention.logits(bounded).abs().amax(dim=(-3, -2, -1))) < _UNIFORM
     return np.asarray(uniform & rests_only_at_zero(flow, tokens) & ~_leaves_zero(flow))
 
 
@@ -223,12 +224,6 @@ def _end_states(trajectory: Trajectory, last: np.ndarray) -> Tensor:
     states = trajectory.tensor.detach().double().cpu()
     end = states.gather(-3, at.expand(*states.shape[:-3], 1, *states.shape[-2:])).squeeze(-3)
     return end.nan_to_num(nan=_HUGE, posinf=_HUGE, neginf=-_HUGE).clamp(-_HUGE, _HUGE)
-
-
-def _largest_logit(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
-    """Return max |s_ij| over pairs and heads at the saved times `last`, positions included."""
-    bounded = _end_states(trajectory, last)
-    return np.asarray(flow_of_run(trajectory).attention.logits(bounded).abs().amax(dim=(-3, -2, -1)))
 
 
 def _leaves_zero(flow: Flow) -> np.ndarray:
@@ -317,7 +312,9 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
     if isinstance(positions, RotaryPositions):
         if attention.causal or attention.weights == "linear":
             return nothing
-        term = _rotary_norm(positions)
+        # A bound of the norm of Q̄ R K̄ᵀ relative to the logits of qk, over all rotations.
+        norms = [torch.linalg.matrix_norm(_matrix(part.matrix_at(0.0)), 2) for part in (positions.query, positions.key)]
+        term = norms[0] * norms[1]
         definite = definite & (positions.scale != 0) & (smallest * (smallest - term) > (tokens - 1) * term**2 / 4)
     return np.asarray((invertible & definite).expand(attention.system_shape).numpy())
 
@@ -329,9 +326,3 @@ def _matrix(matrices: Tensor) -> Tensor:
 
 def _rounding(matrices: Tensor) -> float:
     return matrices.shape[-1] * torch.finfo(matrices.dtype).eps
-
-
-def _rotary_norm(positions: RotaryPositions) -> Tensor:
-    """Return a bound of the norm of ``Q̄ R K̄^T`` relative to the logits of qk, over all rotations."""
-    norms = [torch.linalg.matrix_norm(_matrix(part.matrix_at(0.0)), 2) for part in (positions.query, positions.key)]
-    return norms[0] * norms[1]
