@@ -165,17 +165,13 @@ def parameter(name: str, values: np.ndarray) -> Parameter:
         return Parameter(name, values, np.arange(len(values)), places, np.arange(len(values) + 1) - 0.5, False, True)
     order = np.argsort(values, kind="stable")
     places = values[order].astype(np.float64)
-    log = _rises_by_factors(places)
+    if len(places) < 3 or places[0] <= 0:
+        log = False
+    else:
+        uneven = [np.ptp(steps) / steps.mean() for steps in (np.diff(np.log(places)), np.diff(places))]
+        log = bool(uneven[0] < uneven[1] - 1e-6)
     edges = np.exp(_edges(np.log(places))) if log else _edges(places)
     return Parameter(name, values[order], order, places, edges, log, False)
-
-
-def _rises_by_factors(places: np.ndarray) -> bool:
-    """Tell whether numbers are nearer to equal factors than to equal differences."""
-    if len(places) < 3 or places[0] <= 0:
-        return False
-    uneven = [np.ptp(steps) / steps.mean() for steps in (np.diff(np.log(places)), np.diff(places))]
-    return bool(uneven[0] < uneven[1] - 1e-6)
 
 
 def _edges(places: np.ndarray) -> np.ndarray:

@@ -169,9 +169,19 @@ def _panel(panel: Panel, cell: float, table: str) -> Specification:
     ground = alt.Chart(inline([whole])).mark_rect(fill=PAPER, stroke=GRID, fillOpacity=1)
     layers: list[alt.Chart] = [ground.encode(x=x, x2="x2:Q", y=y, y2="y2:Q")]
     layers += _cells(panel.values / largest, x, y)
-    layers += _undefined(panel.values, cell, x, y)
+    undefined = [
+        {"x": column + 0.5, "y": row + 0.5} for row, column in np.argwhere(~np.isfinite(panel.values)).tolist()
+    ]
+    mark = {"text": "×", "color": MUTED, "fontSize": max(4.0, 0.6 * cell), "baseline": "middle"}
+    layers += [alt.Chart(inline(undefined)).mark_text(**mark).encode(x=x, y=y)] if undefined else []
     if cell >= _NUMBERED_CELL:
-        layers.append(_numbers(panel.values, largest, x, y))
+        texts = [
+            {"x": column + 0.5, "y": row + 0.5, "text": written, "ink": PAPER if abs(value) > 0.55 * largest else INK}
+            for (row, column), value in np.ndenumerate(panel.values)
+            if (written := _short(float(value), largest))
+        ]
+        base = alt.Chart(inline(texts)).mark_text(fontSize=9.5, baseline="middle")
+        layers.append(base.encode(x=x, y=y, text="text:N", fill=alt.Fill("ink:N", scale=None)))
     elif cell >= _DASHED_CELL:
         layers += _dashes(panel.values / largest, x, y)
     layers += [*_borders(panel, x, y), *_block_names(panel, across, cell, x, y)]
@@ -242,22 +252,6 @@ def _cells(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     return [base.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=fill, fillOpacity=opacity)]
 
 
-def _undefined(values: np.ndarray, cell: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    rows = [{"x": column + 0.5, "y": row + 0.5} for row, column in np.argwhere(~np.isfinite(values)).tolist()]
-    mark = {"text": "×", "color": MUTED, "fontSize": max(4.0, 0.6 * cell), "baseline": "middle"}
-    return [alt.Chart(inline(rows)).mark_text(**mark).encode(x=x, y=y)] if rows else []
-
-
-def _numbers(values: np.ndarray, largest: float, x: alt.X, y: alt.Y) -> alt.Chart:
-    rows = [
-        {"x": column + 0.5, "y": row + 0.5, "text": written, "ink": PAPER if abs(value) > 0.55 * largest else INK}
-        for (row, column), value in np.ndenumerate(values)
-        if (written := _short(float(value), largest))
-    ]
-    base = alt.Chart(inline(rows)).mark_text(fontSize=9.5, baseline="middle")
-    return base.encode(x=x, y=y, text="text:N", fill=alt.Fill("ink:N", scale=None))
-
-
 def _short(value: float, largest: float) -> str:
     """Write at most four characters and a sign, or nothing where that says less than the colour.
 
@@ -311,16 +305,12 @@ def _block_names(panel: Panel, across: float, cell: float, x: alt.X, y: alt.Y) -
 
 def _named(side: Side, cell: float) -> list[tuple[float, str]]:
     """Return the middle of each block that has a name, and the name as far as it fits."""
+    # A name, or its first letters where it does not fit.
     return [
-        (first + size / 2, _fitting(name, size * cell))
+        (first + size / 2, name if 5.8 * len(name) <= size * cell or len(name) < 6 else f"{name[:3]}.")
         for (name, size), first in zip(side.blocks, side.edges, strict=False)
         if name
     ]
-
-
-def _fitting(name: str, room: float) -> str:
-    """Return a name, or its first letters where it does not fit."""
-    return name if 5.8 * len(name) <= room or len(name) < 6 else f"{name[:3]}."
 
 
 def _legend(largest: float) -> Specification:

@@ -54,8 +54,19 @@ class Stack:
         names, colours = [part.label for part in self.parts], [part.colour for part in self.parts]
         shown = alt.Legend(title=None, orient="top") if self.legend else None
         axis = depth_axis(self.last)
+        rows = []
+        for place, at in enumerate(self.x):
+            values = [part.values[place] for part in self.parts]
+            if not all(drawable(value) for value in values):
+                continue
+            bottom = total = 0.0
+            for number, (part, value) in enumerate(zip(self.parts, values, strict=True)):
+                total += value or 0.0
+                top = 1.0 if number == len(self.parts) - 1 else min(max(total, bottom), 1.0)
+                rows.append({"x": at, "part": part.label, "y": bottom, "y2": top})
+                bottom = top
         areas = (
-            alt.Chart(alt.Data(values=_stacked(self.x, self.parts)))
+            alt.Chart(alt.Data(values=rows))
             .mark_area(stroke=PAPER, strokeWidth=1)
             .encode(
                 x=axis.x(width),
@@ -71,21 +82,6 @@ class Stack:
         )
         layers = [areas, *([hover(self.columns, axis, self.height, width)] if self.columns else [])]
         return alt.layer(*layers, width=width, height=self.height)
-
-
-def _stacked(x: Sequence[float], parts: Sequence[Part]) -> list[dict]:
-    rows = []
-    for place, at in enumerate(x):
-        values = [part.values[place] for part in parts]
-        if not all(drawable(value) for value in values):
-            continue
-        bottom = total = 0.0
-        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
-            total += value or 0.0
-            top = 1.0 if number == len(parts) - 1 else min(max(total, bottom), 1.0)
-            rows.append({"x": at, "part": part.label, "y": bottom, "y2": top})
-            bottom = top
-    return rows
 
 
 _PLUS = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"

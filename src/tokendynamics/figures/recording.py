@@ -213,7 +213,17 @@ def choose_view(recording: Recording, direction: tuple[float, float] | None) -> 
         return View(np.eye(2), None, (f"{letter}[0]", f"{letter}[1]"))
     if dim == 3:
         return _camera(*(direction or _facing(recording.states)))
-    return _principal(recording.states)
+    points = recording.states.reshape(-1, recording.states.shape[-1])
+    # Scaled first: squares of diverging states must not overflow.
+    centred = points / max(float(np.abs(points).max()), np.finfo(float).tiny)
+    centred = centred - centred.mean(axis=0)
+    variances, vectors = np.linalg.eigh(centred.T @ centred)
+    directions = vectors[:, :-3:-1].T
+    # The sign of an eigenvector is arbitrary: make its largest entry positive.
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(axis=1)[:, None], axis=1)
+    shares = 100 * variances[:-3:-1] / max(float(variances.sum()), np.finfo(float).tiny)
+    first, second = (f"principal direction {k + 1} ({share:.0f} % of variance)" for k, share in enumerate(shares))
+    return View(directions * np.sign(largest), None, (first, second))
 
 
 def _camera(azimuth: float, elevation: float) -> View:
@@ -228,17 +238,3 @@ def _facing(states: np.ndarray) -> tuple[float, float]:
     if np.hypot(mean[0], mean[1]) <= 1e-9 * np.abs(states).max():
         return _ASIDE, _ELEVATION
     return float(np.degrees(np.arctan2(mean[1], mean[0])) + _ASIDE), _ELEVATION
-
-
-def _principal(states: np.ndarray) -> View:
-    points = states.reshape(-1, states.shape[-1])
-    # Scaled first: squares of diverging states must not overflow.
-    centred = points / max(float(np.abs(points).max()), np.finfo(float).tiny)
-    centred = centred - centred.mean(axis=0)
-    variances, vectors = np.linalg.eigh(centred.T @ centred)
-    directions = vectors[:, :-3:-1].T
-    # The sign of an eigenvector is arbitrary: make its largest entry positive.
-    largest = np.take_along_axis(directions, np.abs(directions).argmax(axis=1)[:, None], axis=1)
-    shares = 100 * variances[:-3:-1] / max(float(variances.sum()), np.finfo(float).tiny)
-    first, second = (f"principal direction {k + 1} ({share:.0f} % of variance)" for k, share in enumerate(shares))
-    return View(directions * np.sign(largest), None, (first, second))

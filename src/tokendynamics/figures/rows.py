@@ -71,7 +71,12 @@ class Intervals:
         y = _names(labels, names, labelLimit=400, labelOverlap=False, labelFontWeight=weight)
         layers: list[alt.Chart] = []
         if self.rule is not None:
-            layers += _rule(self.rule, x)
+            at_rule = alt.Chart(inline([{"x": self.rule[0]}]))
+            look: dict[str, Any] = {"align": "left", "dx": 5, "y": -8, "color": ORANGE, "fontSize": 11}
+            layers += [
+                at_rule.mark_rule(color=ORANGE, strokeWidth=1.4, strokeDash=[5, 3]).encode(x=x),
+                at_rule.mark_text(text=self.rule[1], **look).encode(x=x),
+            ]
         layers += _marks(rows, self.domain, x, y, self.bars)
         notes = [{"y": n + 0.5, "text": row.written} for n, row in enumerate(rows) if row.written]
         if notes and inner < room:
@@ -90,15 +95,6 @@ def _names(names: Sequence[str], extent: float, **look: Any) -> alt.Y:
         minExtent=extent, **look,
     )  # fmt: skip
     return alt.Y("y:Q", scale=alt.Scale(domain=[len(names), 0], nice=False), axis=axis)
-
-
-def _rule(rule: tuple[float, str], x: alt.X) -> list[alt.Chart]:
-    base = alt.Chart(inline([{"x": rule[0]}]))
-    look: dict[str, Any] = {"align": "left", "dx": 5, "y": -8, "color": ORANGE, "fontSize": 11}
-    return [
-        base.mark_rule(color=ORANGE, strokeWidth=1.4, strokeDash=[5, 3]).encode(x=x),
-        base.mark_text(text=rule[1], **look).encode(x=x),
-    ]
 
 
 def _marks(rows: Sequence[Row], domain: tuple[float, float], x: alt.X, y: alt.Y, bars: bool) -> list[alt.Chart]:

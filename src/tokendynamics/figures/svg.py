@@ -204,22 +204,18 @@ def _slim(element: ElementTree.Element, tooltips: bool) -> None:
             element.set(name, _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.2f}", element.attrib[name]))
     if "data-class" in element.attrib:
         element.set("class", element.attrib.pop("data-class"))
-    _as_circle(element)
+    # Vega makes a circle of two arcs; its element takes a third of the bytes.
+    arcs = _ARCS.fullmatch(element.get("d", ""))
+    if arcs:
+        element.tag = f"{{{_SVG}}}circle"
+        del element.attrib["d"]
+        element.set("r", arcs[1])
     if rectangles:
         _join(element)
     _hoist(element)
     if text:
         ElementTree.SubElement(element, f"{{{_SVG}}}title").text = text
         element.set("class", "tip")
-
-
-def _as_circle(element: ElementTree.Element) -> None:
-    """Write a circle, which Vega makes of two arcs, as its element: it takes a third of the bytes."""
-    arcs = _ARCS.fullmatch(element.get("d", ""))
-    if arcs:
-        element.tag = f"{{{_SVG}}}circle"
-        del element.attrib["d"]
-        element.set("r", arcs[1])
 
 
 def _join(group: ElementTree.Element) -> None:
