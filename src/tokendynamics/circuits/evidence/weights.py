@@ -118,13 +118,20 @@ def variance_shares(
         {"strength": float(size[head]), "qk": dict(zip(names, head_shares[head].tolist(), strict=True)), "ov": ov}
         for head, ov in enumerate(_ov_shares(model, task))
     ]
+    route = {
+        (True, True): "Tokens are chosen by category and by position",
+        (True, False): "Tokens are weighed by pairs of categories",
+        (False, True): "Tokens are chosen by position, not by category",
+        (False, False): "Neither pairs of categories nor pairs of positions matter",
+    }[by_category, by_position]
+    shares = [f"{estimates[place].written(confidence)} is {estimates[place].name}" for place in (0, 3)]
     return Instrument(
         "variance shares",
         "Variance of the blocks of kᵗq after double centring",
         by_category,
         by_position if by_category or by_position else None,
         estimates,
-        _route(by_category, by_position, estimates, confidence),
+        f"{route}: of the blocks' variance, {listing(shares)}.",
         {"heads": heads, "weights": "categories by the law, positions uniformly"},
     )
 
@@ -182,17 +189,6 @@ def _shares(parts: Tensor) -> Tensor:
     """Parts over their sum along the last axis; zeros where nothing is there."""
     total = parts.sum(dim=-1, keepdim=True)
     return torch.where(total > 0, parts / total, torch.zeros_like(parts))
-
-
-def _route(by_category: bool, by_position: bool, estimates: tuple[Estimate, ...], confidence: float) -> str:
-    route = {
-        (True, True): "Tokens are chosen by category and by position",
-        (True, False): "Tokens are weighed by pairs of categories",
-        (False, True): "Tokens are chosen by position, not by category",
-        (False, False): "Neither pairs of categories nor pairs of positions matter",
-    }[by_category, by_position]
-    shares = [f"{estimates[place].written(confidence)} is {estimates[place].name}" for place in (0, 3)]
-    return f"{route}: of the blocks' variance, {listing(shares)}."
 
 
 def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, confidence: float, seed: int) -> Instrument:

@@ -377,7 +377,13 @@ def find_basins(
     >>> sum(share.count for share in basins.shares)
     5
     """
-    _check_arguments(landscape, method, budget, horizon, tolerance)
+    if not isinstance(landscape, Landscape):
+        raise ArgumentTypeError("landscape", "a Landscape", type(landscape).__name__)
+    if method not in ("quasi-newton", "gradient-flow"):
+        raise ArgumentValueError("method", "'quasi-newton' or 'gradient-flow'", repr(method))
+    for name, number in (("budget", budget), ("horizon", horizon), ("tolerance", tolerance)):
+        if not (math.isfinite(number) and number > 0):
+            raise ArgumentValueError(name, "a positive number", number)
     attention, v = random_starts(landscape, starts, seed=seed, scale=scale)
     with limited_threads(1), threadpool_limits(1, user_api="blas"), reporting(progress) as report:
         numbers = tracked(range(starts), report, f"{landscape.name}: {method}")
@@ -413,16 +419,6 @@ def _followed(
         evaluations=objective.evaluations,
         classification=classify(landscape, attention, v) if finite else None,
     )
-
-
-def _check_arguments(landscape: Landscape, method: str, budget: int, horizon: float, tolerance: float) -> None:
-    if not isinstance(landscape, Landscape):
-        raise ArgumentTypeError("landscape", "a Landscape", type(landscape).__name__)
-    if method not in ("quasi-newton", "gradient-flow"):
-        raise ArgumentValueError("method", "'quasi-newton' or 'gradient-flow'", repr(method))
-    for name, number in (("budget", budget), ("horizon", horizon), ("tolerance", tolerance)):
-        if not (math.isfinite(number) and number > 0):
-            raise ArgumentValueError(name, "a positive number", number)
 
 
 def random_starts(

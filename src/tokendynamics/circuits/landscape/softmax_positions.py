@@ -253,7 +253,14 @@ def stall(
         raise ArgumentValueError("depth", "a number of at least 0", depth)
     if not float(as_tensor(horizon, "horizon")) > 0.0:
         raise ArgumentValueError("horizon", "a positive time", horizon)
-    held = _receivers(landscape, columns)
+    chosen = range(2, landscape.positions + 1) if columns is None else columns
+    for column in chosen:
+        if not 2 <= column <= landscape.positions:
+            why = "the first column has no previous token"
+            raise ArgumentValueError("columns", f"receivers 2..{landscape.positions}", column, why)
+    if not chosen:
+        raise ArgumentValueError("columns", "at least one receiver", "none")
+    held = torch.tensor([column - 1 for column in chosen])
     logits = torch.zeros(landscape.attention_shape, dtype=torch.float64)
     logits[held - 1, held] = -float(depth)
     v = landscape.best_v(logits)
@@ -284,14 +291,3 @@ def _time_to_leave(
     if solution.status == 1:
         return float(solution.t_events[0][0]), "left"
     return (horizon, "still there") if solution.status == 0 else (float("nan"), "step size underflow")
-
-
-def _receivers(landscape: SoftmaxPositions, columns: Sequence[int] | None) -> torch.Tensor:
-    chosen = range(2, landscape.positions + 1) if columns is None else columns
-    for column in chosen:
-        if not 2 <= column <= landscape.positions:
-            advice = "the first column has no previous token"
-            raise ArgumentValueError("columns", f"receivers 2..{landscape.positions}", column, advice)
-    if not chosen:
-        raise ArgumentValueError("columns", "at least one receiver", "none")
-    return torch.tensor([column - 1 for column in chosen])
