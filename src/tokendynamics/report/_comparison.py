@@ -51,22 +51,20 @@ def curves_figure(
         return Figure(ident, question, text, table=numbers)
     scaled = zip(lines, deepest or [1] * len(lines), strict=True)
     drawn = [replace(line, x=np.asarray(line.x) / last, mark="disc") for line, last in scaled]
+    # Layers are whole numbers; depths between 0 and 1 are those of networks that are not equally deep.
+    places = [x for curve in drawn for x in curve.x]
+    if all(float(x).is_integer() for x in places) and max(places, default=0) > 1:
+        depth_axis = Axis(depth, layers=(int(min(places)), int(max(places))), most=(15, 8), form="d")
+    else:
+        depth_axis = Axis(depth, most=(7, 4))
     return Figure(
         ident,
         question,
         caption,
-        Curves(drawn, axis, axis=_depth_axis(drawn, depth), height=HEIGHT, log=log),
+        Curves(drawn, axis, axis=depth_axis, height=HEIGHT, log=log),
         numbers,
         description=f"{axis}. {described(lines)} The table below holds every value.",
     )
-
-
-def _depth_axis(curves: Sequence[Curve], title: str) -> Axis:
-    """Layers are whole numbers; depths between 0 and 1 are those of networks that are not equally deep."""
-    places = [x for curve in curves for x in curve.x]
-    if all(float(x).is_integer() for x in places) and max(places, default=0) > 1:
-        return Axis(title, layers=(int(min(places)), int(max(places))), most=(15, 8), form="d")
-    return Axis(title, most=(7, 4))
 
 
 def halved_section(comparison: Comparison) -> Section | None:

@@ -41,19 +41,15 @@ class SystemShare:
             return "no system was run"
         low, high = self.interval
         share, low, high = (100 * value for value in (self.count / self.total, low, high))
-        digits = _decimals(share, low, high)
+        # The decimals that distinguish the ends of an interval, and shares near 0 and 100 % from these.
+        near = [min(value, 100 - value) for value in (share, low, high) if 0 < value < 100]
+        needed = [
+            -np.floor(np.log10(high - low)),
+            *(1 - np.floor(np.log10(distance)) for distance in near if distance > _ROUNDING),
+        ]
+        digits = int(max(0, *needed))
         share, low, high = (fixed(value, digits if 0 < value < 100 else 0) for value in (share, low, high))
         return f"{share} % (95 % CI {low}–{high} %)"
-
-
-def _decimals(share: float, low: float, high: float) -> int:
-    """Return the decimals that distinguish the ends of an interval, and shares near 0 and 100 % from these."""
-    near = [min(value, 100 - value) for value in (share, low, high) if 0 < value < 100]
-    needed = [
-        -np.floor(np.log10(high - low)),
-        *(1 - np.floor(np.log10(distance)) for distance in near if distance > _ROUNDING),
-    ]
-    return int(max(0, *needed))
 
 
 def kind_of(shares: xr.Dataset) -> str:
@@ -290,19 +286,12 @@ def diagrams(shares: xr.Dataset) -> list[Figure]:
 def _map(over: xr.Dataset, across: Parameter, up: Parameter, word: str) -> Figure:
     one = over.sel({kind_of(over): word})
     drawn = OutcomeMap(across, up, _shares(word, one, (across, up)))
-    return Figure(
-        f"share-of-{word.replace(' ', '-')}",
-        f"Where do systems end as “{word}”?",
-        _CAPTION.format(word=word) + (_BORDER if drawn.borders else ""),
-        drawn,
-        _map_table(one, across, up, word),
-        title=f"Share of “{word}” over {across.name} and {up.name}",
-        description=_described(one, word, across, up),
-        label=word,
-    )
-
-
-def _described(one: xr.Dataset, word: str, across: Parameter, up: Parameter) -> str:
+    rows = []
+    for x, y in np.ndindex(len(across.values), len(up.values)):
+        numbers = (one[name][x, y].item() for name in ("fraction", "low", "high"))
+        values = (value_of(across, x), value_of(up, y), int(one["count"][x, y]), int(one.total[x, y]))
+        rows.append(cells([*values, *numbers]))
+    columns = (across.name, up.name, word, "Systems", "Share", "Low", "High")
     fraction = one.fraction.values
     best = np.unravel_index(np.nanargmax(fraction), fraction.shape)
     worst = np.unravel_index(np.nanargmin(fraction), fraction.shape)
@@ -311,17 +300,17 @@ def _described(one: xr.Dataset, word: str, across: Parameter, up: Parameter) -> 
         for place in (best, worst)
     )
     highest, lowest = ends
-    return f"The share of “{word}” is highest, {highest}, and lowest, {lowest}. The table below holds every cell."
-
-
-def _map_table(one: xr.Dataset, across: Parameter, up: Parameter, word: str) -> Table:
-    rows = []
-    for x, y in np.ndindex(len(across.values), len(up.values)):
-        numbers = (one[name][x, y].item() for name in ("fraction", "low", "high"))
-        values = (value_of(across, x), value_of(up, y), int(one["count"][x, y]), int(one.total[x, y]))
-        rows.append(cells([*values, *numbers]))
-    columns = (across.name, up.name, word, "Systems", "Share", "Low", "High")
-    return first_rows(f"Systems that ended as “{word}”, with 95 % intervals", columns, rows)
+    return Figure(
+        f"share-of-{word.replace(' ', '-')}",
+        f"Where do systems end as “{word}”?",
+        _CAPTION.format(word=word) + (_BORDER if drawn.borders else ""),
+        drawn,
+        first_rows(f"Systems that ended as “{word}”, with 95 % intervals", columns, rows),
+        title=f"Share of “{word}” over {across.name} and {up.name}",
+        description=f"The share of “{word}” is highest, {highest}, and lowest, {lowest}. "
+        "The table below holds every cell.",
+        label=word,
+    )
 
 
 @page_of.register(SweepResult)

@@ -90,6 +90,8 @@ def basins_figure(basins: Basins) -> Figure:
     ]  # fmt: skip
     question = "Where do random starts end?"
     statuses = ", ".join(f"{count} {status}" for status, count in basins.statuses.items())
+    share_rows = [cells([share.kind, share.count, share.fraction, share.low, share.high]) for share in basins.shares]
+    columns = ("Kind", "Starts", "Share", "Lower end", "Upper end")
     return Figure(
         "basins",
         question,
@@ -97,7 +99,9 @@ def basins_figure(basins: Basins) -> Figure:
         "intervals (Wilson). "
         f"Why {plural(len(basins.runs), 'run')} stopped: {statuses}.",
         Intervals(rows, (0.0, 1.0), bars=True, percent=True),
-        _shares_table(basins),
+        Table(
+            f"Shares of {plural(len(basins.runs), 'start')} with 95 % confidence intervals", columns, tuple(share_rows)
+        ),
         title=f"{question} Shares of {plural(len(basins.runs), 'start')}",
         description="; ".join(f"{share.kind} {share.percent}" for share in shares) + ".",
     )
@@ -153,12 +157,6 @@ def stall_table(survey: LandscapeSurvey) -> Table:
     columns = ("Depth", "Loss per token", "Gradient", "Time to leave", "End")
     start = "logits of −depth for the previous tokens and 0 for the others"
     return Table(f"Stalls of gradient flow from {start}; gradient: its norm over the previous tokens", columns, rows)
-
-
-def _shares_table(basins: Basins) -> Table:
-    rows = [cells([share.kind, share.count, share.fraction, share.low, share.high]) for share in basins.shares]
-    columns = ("Kind", "Starts", "Share", "Lower end", "Upper end")
-    return Table(f"Shares of {plural(len(basins.runs), 'start')} with 95 % confidence intervals", columns, tuple(rows))
 
 
 _PREDICTED = {

@@ -111,7 +111,9 @@ def instruments_figure(evidence: Evidence) -> Figure:
         for estimate in instrument.estimates
         if estimate.value is not None
     ]
-    domain = _domain([estimate for _, estimate in drawn])
+    # Shares lie in 0 … 1; a rise of the loss can exceed that, and is cut at 2.
+    ends = [end for _, one in drawn for end in (one.value, one.low, one.high) if end is not None]
+    domain = (-0.25 if ends and min(ends) < -0.03 else 0.0), (min(2.0, max(1.0, *ends)) if ends else 1.0)
     rows: list[Row] = []
     former = ""
     for instrument, estimate in drawn:
@@ -122,6 +124,12 @@ def instruments_figure(evidence: Evidence) -> Figure:
     question = "How large is the effect in each instrument?"
     rule = (TAKES_PART, f"threshold: {number(TAKES_PART)}")
     estimates = (f"{instrument.name}, {one.name} {one.written(evidence.confidence)}" for instrument, one in drawn)
+    estimate_rows = [
+        cells([instrument.name, estimate.name, estimate.value, estimate.low, estimate.high])
+        for instrument in evidence.instruments
+        for estimate in instrument.estimates
+    ]
+    columns = ("Instrument", "Quantity", "Estimate", "Lower end", "Upper end")
     return Figure(
         "evidence-numbers",
         question,
@@ -129,26 +137,12 @@ def instruments_figure(evidence: Evidence) -> Figure:
         f"counts if its whole interval lies above the dashed line at {number(TAKES_PART)}. Values above 2 are drawn at "
         "the edge.",
         Intervals(rows, domain, rule),
-        _numbers(evidence),
+        Table(
+            f"Every estimate with its {percent(evidence.confidence)} confidence interval", columns, tuple(estimate_rows)
+        ),
         title=f"{question} Estimates with confidence intervals",
         description=f"{'; '.join(estimates)}.",
     )
-
-
-def _domain(estimates: list[Estimate]) -> tuple[float, float]:
-    """Return the range of the axis: shares lie in 0 … 1; a rise of the loss can exceed that, and is cut at 2."""
-    ends = [end for e in estimates for end in (e.value, e.low, e.high) if end is not None]
-    return (-0.25 if ends and min(ends) < -0.03 else 0.0), (min(2.0, max(1.0, *ends)) if ends else 1.0)
-
-
-def _numbers(evidence: Evidence) -> Table:
-    rows = [
-        cells([instrument.name, estimate.name, estimate.value, estimate.low, estimate.high])
-        for instrument in evidence.instruments
-        for estimate in instrument.estimates
-    ]
-    columns = ("Instrument", "Quantity", "Estimate", "Lower end", "Upper end")
-    return Table(f"Every estimate with its {percent(evidence.confidence)} confidence interval", columns, tuple(rows))
 
 
 def _role(evidence: Evidence, instrument: Instrument) -> str:
@@ -178,6 +172,13 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
     question = "How fast do the models learn, and do all seeds solve the task?"
     solved = sum(record.solved for record in records)
     finals = np.array([record.final_loss for record in records])
+    steps = max(len(record.losses) for record in records)
+    rows = []
+    for step in range(steps):
+        losses = [record.losses[step] if step < len(record.losses) else None for record in records]
+        rows.append(cells([step, *losses]))
+    rows.append(cells(["end", *(record.final_loss for record in records)]))
+    columns = ("Outer step", *(f"Seed {record.seed}" for record in records))
     return Figure(
         "learning-losses",
         question,
@@ -189,23 +190,12 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
             [level for level in levels if 0 < level.loss < math.inf],
             ("Outer step", "Mean squared error (log scale)"),
         ),
-        _table(records),
+        Table("Mean squared error before each outer step, and at the end", columns, tuple(rows)),
         title=f"{question} Mean squared error over outer steps",
         description=f"{plural(len(records), 'seed')}: median of the final loss {number(float(np.median(finals)))}, "
         f"from {number(float(finals.min()))} to {number(float(finals.max()))}; {solved} solved. "
         "The table below lists every value.",
     )
-
-
-def _table(records: Sequence[LearningRecord]) -> Table:
-    steps = max(len(record.losses) for record in records)
-    rows = []
-    for step in range(steps):
-        losses = [record.losses[step] if step < len(record.losses) else None for record in records]
-        rows.append(cells([step, *losses]))
-    rows.append(cells(["end", *(record.final_loss for record in records)]))
-    columns = ("Outer step", *(f"Seed {record.seed}" for record in records))
-    return Table("Mean squared error before each outer step, and at the end", columns, tuple(rows))
 
 
 _CONVENTIONS = ("tokens", "sender_first", "pair_loss", "interaction")
@@ -235,7 +225,16 @@ def built_report(
     findings = list(comparison.sentences)
     if meant == "wrong":
         findings.append("This is the construction as printed in the paper; the page shows where it fails.")
-    answers, wrong = (answers_figure(comparison),) if comparison.answers else (), _wrong_table(comparison)
+    if comparison.exact:
+        wrong_table = ()
+    else:
+        rows = [cells([pair.previous, pair.current, pair.target, pair.output]) for pair in comparison.wrong[:40]]
+        more = len(comparison.wrong) - len(rows)
+        caption = "Pairs with wrong outputs, largest error first" + (
+            f" ({count(more)} more are in the data)" if more else ""
+        )
+        wrong_table = (Table(caption, ("Previous category", "Category", "Target", "Output"), tuple(rows)),)
+    answers, wrong = (answers_figure(comparison),) if comparison.answers else (), wrong_table
     outputs = Section("answers-section", "What are its outputs?", figures=answers, tables=wrong)
     sections = (
         *((outputs,) if answers or wrong else ()),
@@ -354,6 +353,23 @@ def _seeds_section(records: Sequence[LearningRecord], evidences: Sequence[Eviden
     finals = np.array([record.final_loss for record in records])
     solved = sum(record.solved for record in records)
     spread = f"from {number(float(finals.min()))} to {number(float(finals.max()))}" if len(records) > 1 else "one run"
+    rows = tuple(
+        (
+            *cells([record.seed, record.final_loss, record.relative_loss]),
+            Cell("yes" if record.solved else "no"),
+            *cells(
+                [
+                    evidence and evidence.instrument("correlation").estimate,
+                    evidence.verdict if evidence else "not measured",
+                ]
+            ),
+            *cells([record.status, record.seconds]),
+        )
+        for record, evidence in zip(records, evidences, strict=True)
+    )
+    columns = (
+        "Seed", "Final loss", "Share of variance", "Solved", "Centred |correlation|", "Verdict", "Status", "Seconds",
+    )  # fmt: skip
     return Section(
         "seeds-section",
         "Did it learn?",
@@ -362,7 +378,7 @@ def _seeds_section(records: Sequence[LearningRecord], evidences: Sequence[Eviden
             "remains. The median final loss, on fresh test sequences, is "
             f"{number(float(np.median(finals)))} ({spread}).",
         ),
-        tables=(_seeds_table(records, evidences),),
+        tables=(Table("Runs by seed", columns, rows),),
         figures=(loss_curves(records),),
     )
 
@@ -405,38 +421,6 @@ def _evidence_findings(evidence: Evidence) -> tuple[str, ...]:
         f"On the {plural(evidence.samples, 'sequence')} of this evidence the mean squared error of the model {loss}. "
         f"Without logic it is at least {number(evidence.interaction_variance)}, the variance of q_true’s interaction.",
     )
-
-
-def _wrong_table(comparison: TaskComparison) -> tuple[Table, ...]:
-    if comparison.exact:
-        return ()
-    rows = [cells([pair.previous, pair.current, pair.target, pair.output]) for pair in comparison.wrong[:40]]
-    more = len(comparison.wrong) - len(rows)
-    caption = "Pairs with wrong outputs, largest error first" + (
-        f" ({count(more)} more are in the data)" if more else ""
-    )
-    return (Table(caption, ("Previous category", "Category", "Target", "Output"), tuple(rows)),)
-
-
-def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence | None]) -> Table:
-    rows = tuple(
-        (
-            *cells([record.seed, record.final_loss, record.relative_loss]),
-            Cell("yes" if record.solved else "no"),
-            *cells(
-                [
-                    evidence and evidence.instrument("correlation").estimate,
-                    evidence.verdict if evidence else "not measured",
-                ]
-            ),
-            *cells([record.status, record.seconds]),
-        )
-        for record, evidence in zip(records, evidences, strict=True)
-    )
-    columns = (
-        "Seed", "Final loss", "Share of variance", "Solved", "Centred |correlation|", "Verdict", "Status", "Seconds",
-    )  # fmt: skip
-    return Table("Runs by seed", columns, rows)
 
 
 @page_of.register(TaskComparison)

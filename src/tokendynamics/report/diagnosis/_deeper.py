@@ -14,7 +14,7 @@ from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED
 from tokendynamics.diagnosis.deepening.result import first_lost, known_until, seen_below
 from tokendynamics.diagnosis.result import deeper_in_words
 from tokendynamics.diagnosis.tracing.prompts import noun_in
-from tokendynamics.figures.axes import Axis, Column, time_axis
+from tokendynamics.figures.axes import Axis, time_axis
 from tokendynamics.figures.curves import Curve, Curves, Number, Rule, curve_keys
 from tokendynamics.figures.figure import Cell, Figure, Given, Section, Table, cells
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
@@ -89,7 +89,11 @@ def _deeper_figure(measure: _Measure, deeper: Deeper) -> Figure:
     if last < 1:
         return Figure(measure.ident, _QUESTION, _why_not(measure, deeper), label=measure.label)
     log = last > _FAR_APART * max(1, min(ends))
-    shown = _shown(last, log)
+    if last < _MOST_PASSES:
+        shown = list(range(log, last + 1))
+    else:
+        chosen = np.geomspace(1, last, _MOST_PASSES) if log else np.linspace(0, last, _MOST_PASSES)
+        shown = sorted({round(float(step)) for step in chosen})
     curves = [
         _curve(measure, place, name, [k for k in shown if k <= ends[place]], floor)
         for place, name in enumerate(deeper.variants)
@@ -100,15 +104,35 @@ def _deeper_figure(measure: _Measure, deeper: Deeper) -> Figure:
         f"{name}: {number(float(row[0]))} at the embedding, {number(float(row[end]))} at pass {count(end)}"
         for name, row, end in zip(deeper.variants, measure.values, ends, strict=True)
     ]
+    title = "Passes through the blocks"
+    if log:
+        pass_axis = time_axis(1, last, f"{title} (log scale)", log=True)
+    else:
+        pass_axis = Axis(f"{title} (0 = embedding)", (0, last), form=",d", whole=True)
+    edges = [float(shown[0]), *((a + b) / 2 for a, b in pairwise(shown)), float(shown[-1])]
+    columns = []
+    for step, (left, right) in zip(shown, pairwise(edges), strict=True):
+        values = zip(deeper.variants, measure.values[:, step], strict=True)
+        lines = [f"{name}: {number(float(value))}" for name, value in values]
+        columns.append((left, right, "\n".join(["Embedding" if step == 0 else f"Pass {count(step)}", *lines])))
+    given = {"": measure.values, ", lowest": measure.low, ", highest": measure.high}
+    parts = {ending: values for ending, values in given.items() if values is not None}
+    headers = [f"{name}{ending}" for name in deeper.variants for ending in parts]
+    rows = []
+    for at in sorted({0, *shown}):
+        row: list[Given] = [at]
+        row += [float(values[place, at]) for place in range(len(deeper.variants)) for values in parts.values()]
+        rows.append(cells(row))
+    what = measure.axis.partition(" (")[0]
     return Figure(
         measure.ident,
         _QUESTION,
         f"{measure.caption} {_of_axis(deeper, last, log, len(shown), floor)}",
         Curves(
-            [*curves, *fits], measure.axis, axis=_pass_axis(last, log), log=True, rules=_rules(measure, curves),
-            columns=_columns(measure, deeper, shown),
+            [*curves, *fits], measure.axis, axis=pass_axis, log=True, rules=_rules(measure, curves),
+            columns=columns,
         ),
-        _table(measure, deeper, shown),
+        Table(f"{measure.label}: {what} after each pass that is drawn", ("Pass", *headers), tuple(rows)),
         title=f"{_QUESTION} {measure.label} over passes, for each variant",
         description=f"{'; '.join(descriptions)}. The table below holds the values.",
         label=measure.label,
@@ -127,14 +151,6 @@ def _last_drawn(values: np.ndarray, floor: float) -> int:
     known = known_until(values)
     above = np.flatnonzero(values[: known + 1] > floor)
     return min(int(above[-1]) + 1, known) if len(above) else 0
-
-
-def _shown(last: int, log: bool) -> list[int]:
-    """Choose the passes that are drawn."""
-    if last < _MOST_PASSES:
-        return list(range(log, last + 1))
-    chosen = np.geomspace(1, last, _MOST_PASSES) if log else np.linspace(0, last, _MOST_PASSES)
-    return sorted({round(float(step)) for step in chosen})
 
 
 def _curve(measure: _Measure, place: int, name: str, shown: list[int], floor: float) -> Curve:
@@ -166,28 +182,11 @@ def _fits(deeper: Deeper, shown: list[int], measure: _Measure) -> list[Curve]:
     return lines
 
 
-def _pass_axis(last: int, log: bool) -> Axis:
-    title = "Passes through the blocks"
-    if log:
-        return time_axis(1, last, f"{title} (log scale)", log=True)
-    return Axis(f"{title} (0 = embedding)", (0, last), form=",d", whole=True)
-
-
 def _rules(measure: _Measure, curves: list[Curve]) -> tuple[Rule, ...]:
     if measure.ident != "deeper-consensus":
         return ()
     drawn = [value for curve in curves for value in curve.values if value is not None]
     return (Rule(COLLAPSED, f"E = {COLLAPSED:g}"),) if min(drawn) <= COLLAPSED <= max(drawn) else ()
-
-
-def _columns(measure: _Measure, deeper: Deeper, shown: list[int]) -> list[Column]:
-    edges = [float(shown[0]), *((a + b) / 2 for a, b in pairwise(shown)), float(shown[-1])]
-    columns = []
-    for step, (left, right) in zip(shown, pairwise(edges), strict=True):
-        values = zip(deeper.variants, measure.values[:, step], strict=True)
-        lines = [f"{name}: {number(float(value))}" for name, value in values]
-        columns.append((left, right, "\n".join(["Embedding" if step == 0 else f"Pass {count(step)}", *lines])))
-    return columns
 
 
 def _of_axis(deeper: Deeper, last: int, log: bool, drawn: int, floor: float) -> str:
@@ -200,19 +199,6 @@ def _of_axis(deeper: Deeper, last: int, log: bool, drawn: int, floor: float) -> 
     if drawn < last:
         notes.append(f". {count(drawn)} of {count(last)} passes are drawn; the data file has all")
     return "".join(notes) + "."
-
-
-def _table(measure: _Measure, deeper: Deeper, shown: list[int]) -> Table:
-    given = {"": measure.values, ", lowest": measure.low, ", highest": measure.high}
-    parts = {ending: values for ending, values in given.items() if values is not None}
-    columns = [f"{name}{ending}" for name in deeper.variants for ending in parts]
-    rows = []
-    for step in sorted({0, *shown}):
-        row: list[Given] = [step]
-        row += [float(values[place, step]) for place in range(len(deeper.variants)) for values in parts.values()]
-        rows.append(cells(row))
-    what = measure.axis.partition(" (")[0]
-    return Table(f"{measure.label}: {what} after each pass that is drawn", ("Pass", *columns), tuple(rows))
 
 
 _LONGEST = 400
@@ -252,8 +238,18 @@ def _row(deeper: Deeper, name: str) -> tuple[Cell, ...]:
     half, reached = row.median_half_life.values, row.median_collapse_pass.values
     middle = [_estimate(*map(float, half)), _reached(seen_below(values), *map(float, reached))]
     if not deeper.undecoded:
-        middle.append(_different(row))
-    return (*cells([name, _end(values), _end(row.consensus_within.values)]), *middle, Cell(_status(row)))
+        shares = [float(share) for share in row.distinct_1.values if math.isfinite(share)]
+        if not shares:
+            different = Cell(UNDEFINED, undefined=True)
+        else:
+            different = Cell(f"{number(shares[0], 2)} → {number(shares[-1], 2)}", sort=f"{shares[-1]:.6g}")
+        middle.append(different)
+    lost = [place for place in first_lost(row) if place is not None]
+    if not lost:
+        status = "all passes done"
+    else:
+        status = f"not finite from pass {count(min(lost))} on ({len(lost)} of {row.sizes['prompt']})"
+    return (*cells([name, _end(values), _end(row.consensus_within.values)]), *middle, Cell(status))
 
 
 def _end(values: np.ndarray) -> float:
@@ -278,20 +274,6 @@ def _reached(seen: int | None, value: float, low: float, high: float) -> Cell:
         return Cell("not reached", sort="inf")
     between = f"{number(low)}–{number(high)}" if math.isfinite(high) else f"{number(low)} or later"
     return Cell(f"not reached; extrapolated: {number(value)} ({between})", sort=f"{value:.6g}")
-
-
-def _different(row: xr.Dataset) -> Cell:
-    shares = [float(share) for share in row.distinct_1.values if math.isfinite(share)]
-    if not shares:
-        return Cell(UNDEFINED, undefined=True)
-    return Cell(f"{number(shares[0], 2)} → {number(shares[-1], 2)}", sort=f"{shares[-1]:.6g}")
-
-
-def _status(row: xr.Dataset) -> str:
-    lost = [place for place in first_lost(row) if place is not None]
-    if not lost:
-        return "all passes done"
-    return f"not finite from pass {count(min(lost))} on ({len(lost)} of {row.sizes['prompt']})"
 
 
 def _texts(deeper: Deeper) -> Table:

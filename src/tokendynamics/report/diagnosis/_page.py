@@ -24,7 +24,7 @@ from tokendynamics.report.diagnosis import _sections
 from tokendynamics.report.diagnosis._shares import AXIS, QUESTION, shares_figure
 from tokendynamics.report.diagnosis._tokens import player, prompts_of
 from tokendynamics.results import Refused
-from tokendynamics.words import Convention, count, duration, in_layers, listing, moment, plural, written
+from tokendynamics.words import count, duration, in_layers, listing, moment, plural, written
 
 _GLYPHS: dict[State, str] = {
     "spread": "⁘", "drawing together": "›‹", "consensus": "●", "rank collapse": "│", "anisotropic": "↗",
@@ -49,12 +49,19 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
     model, sections = str(diagnosis.model["name"]), _sections(diagnosis)
     # Earlier versions stored no advice.
     lines, noun = diagnosis.verdict.lines, noun_in(diagnosis.trace)
+    further = {"Levers": diagnosis.levers, "Deeper": diagnosis.deeper}
+    named = [
+        replace(convention, name=f"{name}: {convention.name}")
+        for name, result in further.items()
+        if result is not None and not isinstance(result, Refused)
+        for convention in result.conventions
+    ]
     return render(
         "diagnosis.html.jinja",
         title=f"Diagnosis of {model}",
         verdict_title="Verdict",
         sections=sections,
-        conventions=_conventions(diagnosis),
+        conventions=(*diagnosis.conventions, *named),
         manifest=diagnosis.manifest,
         files=diagnosis.files,
         scripts=("tokens.js", "paths.js"),
@@ -67,17 +74,6 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
         layers=_layers(diagnosis),
         player=player(diagnosis.paths),
     )
-
-
-def _conventions(diagnosis: Diagnosis) -> tuple[Convention, ...]:
-    further = {"Levers": diagnosis.levers, "Deeper": diagnosis.deeper}
-    named = [
-        replace(convention, name=f"{name}: {convention.name}")
-        for name, result in further.items()
-        if result is not None and not isinstance(result, Refused)
-        for convention in result.conventions
-    ]
-    return (*diagnosis.conventions, *named)
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:

@@ -55,14 +55,40 @@ def _stills_figure(paths: xr.Dataset, question: str) -> Figure:
     places = np.linspace(0, len(layers) - 1, min(_STILLS, len(layers)))
     stills = [layers[round(float(place))] for place in places]
     pictures = [_still(shown.sel(layer=layer), _name(layer)) for layer in stills]
+    text = f"{plural(shown.sizes['token'], 'token')} at {', '.join(_name(layer).lower() for layer in stills)}."
+    spreads = []
+    for layer in stills:
+        position = shown["position"].sel(layer=layer).transpose("token", "axis").values
+        defined = position[np.isfinite(position).all(axis=1)]
+        radius = float(np.sqrt(((defined - defined.mean(axis=0)) ** 2).sum(axis=1).mean())) if len(defined) else None
+        spreads.append(number(radius, 2))
+    texts = [token_label(str(label)) for label in shown["token_text"].values]
+    rows = []
+    for depth in stills:
+        at = shown.sel(layer=depth).transpose("token", "axis")
+        for j, label in enumerate(texts):
+            sink = bool(at["is_sink"].values[j])
+            place = ["massive", "massive"] if sink else [float(v) for v in at["position"].values[j]]
+            rows.append(cells([depth, j, label, *place, float(at["norm"].values[j])]))
+    columns = ("Layer", "Position", "Token", "First dimension", "Second dimension", "Norm")
+    tokens = paths.sizes["token"]
+    explained = paths.attrs.get("explained")
+    share = ""
+    if explained is not None and math.isfinite(float(explained)):
+        share = f" The two dimensions explain {percent(float(explained))} of the variance of the rows drawn."
+    cut = f" The first {_MOST_TOKENS} of {tokens} tokens are drawn." if tokens > _MOST_TOKENS else ""
+    convention = str(paths.attrs.get("convention", "")).strip()
+    convention = f" {convention[0].upper()}{convention[1:].rstrip('.')}." if convention else ""
     return Figure(
         "paths-stills",
         question,
-        _caption(paths),
+        "Each dot is a token scaled to length 1, in the same two principal dimensions at every depth. Both axes have "
+        f"the same scale; the lines cross at zero. Massive tokens are listed with their norm.{convention}{share}{cut}",
         Stills(pictures, shown["position"].values),
-        _table(shown, stills),
+        Table("Tokens at the depths of the still pictures", columns, tuple(rows)),
         title=f"{question} Still pictures at {plural(len(stills), 'depth')}",
-        description=_description(shown, stills),
+        description=f"{text} Root mean square distance from their mean in the plane, in this order: "
+        f"{', '.join(spreads)}.",
     )
 
 
@@ -94,42 +120,3 @@ def _point(position: np.ndarray, norm: float, sink: bool) -> list[float | int | 
 
 def _name(layer: int) -> str:
     return "Embedding" if layer == 0 else f"Layer {layer}"
-
-
-def _caption(paths: xr.Dataset) -> str:
-    tokens = paths.sizes["token"]
-    explained = paths.attrs.get("explained")
-    share = ""
-    if explained is not None and math.isfinite(float(explained)):
-        share = f" The two dimensions explain {percent(float(explained))} of the variance of the rows drawn."
-    cut = f" The first {_MOST_TOKENS} of {tokens} tokens are drawn." if tokens > _MOST_TOKENS else ""
-    convention = str(paths.attrs.get("convention", "")).strip()
-    convention = f" {convention[0].upper()}{convention[1:].rstrip('.')}." if convention else ""
-    return (
-        "Each dot is a token scaled to length 1, in the same two principal dimensions at every depth. Both axes have "
-        f"the same scale; the lines cross at zero. Massive tokens are listed with their norm.{convention}{share}{cut}"
-    )
-
-
-def _description(paths: xr.Dataset, stills: list[int]) -> str:
-    text = f"{plural(paths.sizes['token'], 'token')} at {', '.join(_name(layer).lower() for layer in stills)}."
-    spreads = []
-    for layer in stills:
-        position = paths["position"].sel(layer=layer).transpose("token", "axis").values
-        defined = position[np.isfinite(position).all(axis=1)]
-        radius = float(np.sqrt(((defined - defined.mean(axis=0)) ** 2).sum(axis=1).mean())) if len(defined) else None
-        spreads.append(number(radius, 2))
-    return f"{text} Root mean square distance from their mean in the plane, in this order: {', '.join(spreads)}."
-
-
-def _table(paths: xr.Dataset, stills: list[int]) -> Table:
-    texts = [token_label(str(text)) for text in paths["token_text"].values]
-    rows = []
-    for layer in stills:
-        at = paths.sel(layer=layer).transpose("token", "axis")
-        for j, text in enumerate(texts):
-            sink = bool(at["is_sink"].values[j])
-            place = ["massive", "massive"] if sink else [float(v) for v in at["position"].values[j]]
-            rows.append(cells([layer, j, text, *place, float(at["norm"].values[j])]))
-    columns = ("Layer", "Position", "Token", "First dimension", "Second dimension", "Norm")
-    return Table("Tokens at the depths of the still pictures", columns, tuple(rows))

@@ -81,10 +81,6 @@ def ends(run: Shown) -> Ends:
 def section(run: Shown, endings: Ends) -> Section:
     """Return the section: how and where each system ended; those that ended alike are one line with their ranges."""
     question = "How did the run end?" if run.many == 1 else "How did each system end?"
-    return Section("systems", question, tables=(_systems_table(run, endings),))
-
-
-def _systems_table(run: Shown, endings: Ends) -> Table:
     columns: dict[str, np.ndarray] = {"End time": run.end_times}
     if run.tokens > 1:
         columns |= {"Mean cosine": endings.cosine, f"Clusters at {math.degrees(ANGLE):g}°": endings.clusters}
@@ -99,9 +95,11 @@ def _systems_table(run: Shown, endings: Ends) -> Table:
     rest = "" if run.many <= _MOST_ROWS else f", the first {_MOST_ROWS:,} of {run.many:,}"
     table = Table(f"How and where each system ended{rest}", ("System", "Status", *columns), rows)
     if run.many <= _FEW:
-        return table
-    folded = fold(table, [1])
-    return folded if len(folded.shown) <= _FEW else gather(table, [1])
+        systems_table = table
+    else:
+        folded = fold(table, [1])
+        systems_table = folded if len(folded.shown) <= _FEW else gather(table, [1])
+    return Section("systems", question, tables=(systems_table,))
 
 
 _MOST_COUNTS = 6

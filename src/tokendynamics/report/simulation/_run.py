@@ -132,7 +132,11 @@ def shown(trajectory: Trajectory, system: int = 0) -> Shown:
     if not 0 <= system < many:
         raise ArgumentValueError("system", f"a system from 0 to {many - 1}", system)
     states = tensor.reshape(many, times, tokens, dim)
-    systems, moments = _chosen(many, times, tokens)
+    # Systems and times, the first and the last among them, so that the pairs of tokens stay within a budget.
+    room = _SHOWN_PAIRS // tokens**2
+    most = MOST_TIMES if min(many, _ENOUGH_SYSTEMS) * MOST_TIMES <= room else _FULL_TIMES
+    most_moments = min(max(FEWEST_TIMES, min(most, room // min(many, _ENOUGH_SYSTEMS))), times)
+    systems, moments = evenly(many, max(1, min(room // most_moments, 4 * _ENOUGH_SYSTEMS))), evenly(times, most_moments)
     systems = np.union1d(systems, [system])
     part = states[systems][:, moments].double()
     finite = torch.isfinite(part).all(dim=-1).all(dim=-1).numpy()
@@ -152,15 +156,6 @@ def shown(trajectory: Trajectory, system: int = 0) -> Shown:
         frame=trajectory.frame,
         noise=trajectory.noise,
     )
-
-
-def _chosen(many: int, times: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose systems and times, the first and the last among them, so that the pairs of tokens stay within a budget."""
-    room = _SHOWN_PAIRS // tokens**2
-    most = MOST_TIMES if min(many, _ENOUGH_SYSTEMS) * MOST_TIMES <= room else _FULL_TIMES
-    moments = max(FEWEST_TIMES, min(most, room // min(many, _ENOUGH_SYSTEMS)))
-    moments = min(moments, times)
-    return evenly(many, max(1, min(room // moments, 4 * _ENOUGH_SYSTEMS))), evenly(times, moments)
 
 
 def with_directions(states: Tensor) -> np.ndarray:

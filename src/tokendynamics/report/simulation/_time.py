@@ -35,24 +35,19 @@ def section(run: Shown) -> Section:
     figures = tuple(_over_time(run, measure) for measure in measures if np.isfinite(measure.values).any())
     single = "Only one time is stored, so there are no curves." if one_time else ""
     not_paired = run.tokens > 1 and not run.pairs_measured
+    fewer = []
+    if len(run.systems) < run.many:
+        fewer.append(f"{len(run.systems)} of {run.many:,} systems")
+    if len(run.times) < run.kept:
+        fewer.append(f"{len(run.times)} of {run.kept:,} times")
+    rest = " The statements above cover all systems." if len(run.systems) < run.many else ""
     return Section(
         "time",
         "What changes over time?",
-        tuple(filter(None, (_chosen(run), single))),
+        tuple(filter(None, (f"The curves show {' at '.join(fewer)}, evenly spaced.{rest}" if fewer else "", single))),
         figures=figures,
         notes=(f"Distances and clusters of {run.tokens:,} tokens are not measured over time.",) if not_paired else (),
     )
-
-
-def _chosen(run: Shown) -> str:
-    """Return which systems and times the curves show; empty where they show all."""
-    parts = []
-    if len(run.systems) < run.many:
-        parts.append(f"{len(run.systems)} of {run.many:,} systems")
-    if len(run.times) < run.kept:
-        parts.append(f"{len(run.times)} of {run.kept:,} times")
-    rest = " The statements above cover all systems." if len(run.systems) < run.many else ""
-    return f"The curves show {' at '.join(parts)}, evenly spaced.{rest}" if parts else ""
 
 
 @dataclass(frozen=True)

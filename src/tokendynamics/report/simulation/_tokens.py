@@ -55,13 +55,27 @@ def _paths_figure(run: Shown, system: int) -> Figure:
     many, (first, second) = len(paths.drawn.tokens), paths.drawn.names
     chosen = f"{many} of {run.tokens} tokens, evenly by number" if many < run.tokens else ""
     of = f"{whose}{f', {chosen}' if chosen else ''}. " if run.many > 1 or chosen else ""
+    steps = evenly(len(paths.times), max(2, _TABLE_POINTS // len(paths.drawn.tokens)))
+    rows = [
+        cells(
+            [
+                float(paths.times[step]),
+                int(token) + 1,
+                *map(float, paths.drawn.points[step, place][int(paths.over_time) :]),
+            ]
+        )
+        for step in steps
+        for place, token in enumerate(paths.drawn.tokens)
+    ]
+    named = [capital(name) for name in paths.drawn.names[int(paths.over_time) :]]
+    some = "" if len(steps) == len(paths.times) else f", at {len(steps)} of the {len(paths.times)} times drawn"
     return Figure(
         _IDENT,
         _QUESTION,
         f"{of}{paths.caption} Rings are starts, discs are ends"
         + ("." if paths.over_time else "; one unit is as long on both axes."),
         paths.drawn,
-        _paths_table(paths),
+        Table(f"Points of the paths{some}", ("Time", "Token", *named), tuple(rows)),
         title=f"{_QUESTION} Paths from start to end",
         description=f"{plural(many, 'path')}: {first} and {second}. {_ends(paths)}",
     )
@@ -126,22 +140,3 @@ def _ends(paths: _Seen) -> str:
         return f"From start to end the second changes by {low} to {high}."
     far = np.linalg.norm(displacements, axis=-1)
     return f"Start and end of a path are {number(float(far.min()))} to {number(float(far.max()))} apart."
-
-
-def _paths_table(paths: _Seen) -> Table:
-    """Return points of the paths: all, or evenly chosen times where there are many."""
-    steps = evenly(len(paths.times), max(2, _TABLE_POINTS // len(paths.drawn.tokens)))
-    rows = [
-        cells(
-            [
-                float(paths.times[step]),
-                int(token) + 1,
-                *map(float, paths.drawn.points[step, place][int(paths.over_time) :]),
-            ]
-        )
-        for step in steps
-        for place, token in enumerate(paths.drawn.tokens)
-    ]
-    named = [capital(name) for name in paths.drawn.names[int(paths.over_time) :]]
-    some = "" if len(steps) == len(paths.times) else f", at {len(steps)} of the {len(paths.times)} times drawn"
-    return Table(f"Points of the paths{some}", ("Time", "Token", *named), tuple(rows))

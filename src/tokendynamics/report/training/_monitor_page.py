@@ -106,12 +106,20 @@ def states_map(question: str, states: xr.DataArray) -> Figure:
     occurring = [word for word in (*_COLOURS, MISSING) if bool((grid == word).any())]
     keys = [Key(f"{_SIGNS.get(word, '')}  {word}".strip(), "box", _colour(word)) for word in occurring]
     rows = [(*cells([int(step)]), *map(Cell, line)) for step, line in zip(grid.step.values, grid.values, strict=True)]
+    # A state that continues after looks without numbers gets no new sign.
+    signs, edges = [], _edges(grid.step.values)
+    for layer in grid.layer.values.tolist():
+        former = ""
+        for left, word in zip(edges[:-1].tolist(), grid.sel(layer=layer).values.tolist(), strict=True):
+            if word in _COLOURS and word != former:
+                former, ink = word, INK if _COLOURS[word] in _PALE else PAPER
+                signs.append(Sign(left, layer, _SIGNS[word], ink))
     return Figure(
         "states-map",
         question,
         "State after each layer, one column per measurement; a sign marks where a state begins. The list of "
         "changes has only those whose confidence intervals exclude the former state, and large changes of a measure.",
-        _map(grid, _colour, keys, _signs(grid)),
+        _map(grid, _colour, keys, signs),
         Table("State at each step, after each layer", _heads(grid), tuple(rows)),
         description=f"{_ends(grid)} The table below holds every cell.",
     )
@@ -145,18 +153,6 @@ def _edges(steps: np.ndarray) -> np.ndarray:
 def _map(grid: xr.DataArray, colour: Callable[[Any], str], keys: Sequence[Key], signs: Sequence[Sign] = ()) -> LayerMap:
     colours = [[colour(value) for value in line] for line in grid.values.tolist()]
     return LayerMap(_edges(grid.step.values).tolist(), grid.layer.values.tolist(), colours, keys, signs, _columns(grid))
-
-
-def _signs(grid: xr.DataArray) -> list[Sign]:
-    """Return the sign of each state where it begins; one that continues after looks without numbers does not."""
-    signs, edges = [], _edges(grid.step.values)
-    for layer in grid.layer.values.tolist():
-        former = ""
-        for left, word in zip(edges[:-1].tolist(), grid.sel(layer=layer).values.tolist(), strict=True):
-            if word in _COLOURS and word != former:
-                former, ink = word, INK if _COLOURS[word] in _PALE else PAPER
-                signs.append(Sign(left, layer, _SIGNS[word], ink))
-    return signs
 
 
 def _columns(grid: xr.DataArray) -> list[Column]:
@@ -207,6 +203,10 @@ def monitor_page(series: Series) -> str:
     entries = [(name, written(series.facts[fact])) for fact, name in _MEASURED.items() if fact in series.facts]
     steps = int(series.facts.get("every", 0))
     every = f", one every {f'{count(steps)} steps' if steps > 1 else 'step'}" if steps else ""
+    facts = series.facts
+    parts = [f"{written(facts[name])} {name}" for name in ("layers", "heads") if facts.get(name)]
+    parts += [f"dim {written(facts['dim'])}"] if "dim" in facts else []
+    texts = f"on {plural(len(series.texts), series.noun)}" if series.texts else ""
     return render(
         "training.html.jinja",
         title=f"{model}: {_QUESTION}",
@@ -227,7 +227,7 @@ def monitor_page(series: Series) -> str:
         kind="monitored training",
         name=model,
         question=_QUESTION,
-        shape=_shape(series),
+        shape=", ".join(filter(None, [" × ".join(parts), texts])),
         facts=[("Measurements", f"{count(len(series.looks))}{every}")],
         answer=answer(series),
         findings=findings(series),
@@ -244,14 +244,6 @@ _MEASURED = {
     "sinks": "Tokens left out",
     "intervals": "Intervals",
 }
-
-
-def _shape(series: Series) -> str:
-    facts = series.facts
-    parts = [f"{written(facts[name])} {name}" for name in ("layers", "heads") if facts.get(name)]
-    parts += [f"dim {written(facts['dim'])}"] if "dim" in facts else []
-    texts = f"on {plural(len(series.texts), series.noun)}" if series.texts else ""
-    return ", ".join(filter(None, [" × ".join(parts), texts]))
 
 
 def _sections(table: xr.Dataset, noun: str) -> list[Section]:

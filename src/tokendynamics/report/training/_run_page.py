@@ -129,30 +129,35 @@ def run_page(record: Record) -> str:
         record: From `tokendynamics.training.train`, or read from a run's folder; nothing else is looked at.
     """
     experiment = record.experiment
+    model = experiment.model
+    sizes = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "dim": "hidden_size"}
+    size = " × ".join(f"{written(model[entry])} {name}" for name, entry in sizes.items() if entry in model)
+    regime, remedy = written(model.get("regime", "baseline")), written(model.get("remedy", "none"))
+    parts = [size, f"regime {regime}", f"remedy {remedy}" if remedy != "none" else "no remedy"]
+    reached = (_measures(record.measures),) if record.measures else ()
+    course = (losses(record), *measure_over_steps(record), learning_rate(record))
+    watched = conditioning(record)
     return render(
         "training.html.jinja",
         title=f"{experiment.name}: {_QUESTION}",
-        sections=_sections(record),
+        sections=[
+            Section("measures", "What did it reach?", tables=reached, notes=() if reached else (_NOTHING,)),
+            Section("course", "How did it learn?", figures=course),
+            *([Section("conditioning", "How well conditioned are the matrices?", figures=watched)] if watched else []),
+            Section("layers", "Where do the tokens go?", figures=layers(record)),
+            Section("experiment", "What was trained?", tables=(_experiment(record),)),
+        ],
         conventions=conventions("training_loss", "run_splits", "attention", "conditioning"),
         manifest={name: shortened(entry) for name, entry in record.manifest.items()},
         kind="training",
         name=experiment.name,
         question=_QUESTION,
-        shape=_shape(record),
+        shape=", ".join(part for part in parts if part),
         facts=_facts(record),
         answer=answer(record),
         findings=findings(record),
         details=(),
     )
-
-
-def _shape(record: Record) -> str:
-    model = record.experiment.model
-    sizes = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "dim": "hidden_size"}
-    size = " × ".join(f"{written(model[entry])} {name}" for name, entry in sizes.items() if entry in model)
-    regime, remedy = written(model.get("regime", "baseline")), written(model.get("remedy", "none"))
-    parts = [size, f"regime {regime}", f"remedy {remedy}" if remedy != "none" else "no remedy"]
-    return ", ".join(part for part in parts if part)
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
@@ -169,19 +174,6 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         ("Training", training),
         ("Seed", str(experiment.seed)),
         *made(record.manifest, record.seconds),
-    ]
-
-
-def _sections(record: Record) -> list[Section]:
-    reached = (_measures(record.measures),) if record.measures else ()
-    course = (losses(record), *measure_over_steps(record), learning_rate(record))
-    watched = conditioning(record)
-    return [
-        Section("measures", "What did it reach?", tables=reached, notes=() if reached else (_NOTHING,)),
-        Section("course", "How did it learn?", figures=course),
-        *([Section("conditioning", "How well conditioned are the matrices?", figures=watched)] if watched else []),
-        Section("layers", "Where do the tokens go?", figures=layers(record)),
-        Section("experiment", "What was trained?", tables=(_experiment(record),)),
     ]
 
 

@@ -145,13 +145,40 @@ def tuning(result: StudyResult) -> Figure:
             "learning-rates", _TUNING_QUESTION, "Nothing is drawn: no learning rate was finished on all seeds."
         )
     keys = [*curve_keys([*lines.values()]), Key("one seed", "circle", INK), Key("chosen", "diamond", INK)]
+    means, tried, chosen = [], [], []
+    rates = np.asarray(next(iter(lines.values())).x)
+    for arm, line in lines.items():
+        losses = result.dataset["tuning"].sel(arm=arm, rate=rates).transpose("tuning_seed", "rate").values
+        at = rates == float(result.dataset["learning_rate"].sel(arm=arm))
+        means.append(replace(line, mark=""))
+        tried.append(Curve("", np.tile(rates, len(losses)), losses.ravel(), line.colour, width=0, mark="ring"))
+        chosen.append(Curve("", rates[at], np.asarray(line.values)[at], line.colour, width=0, mark="diamond"))
+    ends = (rates[0] / _MARGIN, rates[-1] * _MARGIN)
+    axis = Axis("Learning rate (log scale)", ends, log=True, at=rates.tolist(), form="~g")
+    dataset = result.dataset
+    tuning_seeds = dataset["tuning_seed"].values.tolist()
+    table_rows = []
+    for tuned in places_of(result):
+        best = float(dataset["learning_rate"].sel(arm=tuned))
+        for rate in dataset["rate"].values.tolist():
+            runs = dataset["tuning"].sel(arm=tuned, rate=rate).values
+            status = [str(word) for word in dataset["tuning_status"].sel(arm=tuned, rate=rate).values]
+            outcomes: list[Given] = [
+                float(value) if np.isfinite(value) else word for value, word in zip(runs, status, strict=True)
+            ]
+            table_rows.append(cells([tuned, rate, float(runs.mean()), *outcomes, "chosen" if rate == best else ""]))
+    table_columns = ("Arm", "Learning rate", "Mean", *(f"Seed {seed}" for seed in tuning_seeds), "Choice")
     return Figure(
         "learning-rates",
         _TUNING_QUESTION,
         f"On the validation split at the end of training. Line: mean over the seeds {seeds} where all "
         "finished; rings: each of them; diamond: chosen.",
-        _tuning_curves(result, lines),
-        _tuning_table(result),
+        Curves([*means, *tried, *chosen], result.unit.capitalize(), axis=axis, height=_HEIGHT),
+        Table(
+            f"{result.unit.capitalize()} on the validation split for each learning rate",
+            table_columns,
+            tuple(table_rows),
+        ),
         title=f"{_TUNING_QUESTION} {result.unit.capitalize()} over learning rates",
         description=f"{described(list(lines.values()))} The table below holds every run.",
         keys=keys,
@@ -168,37 +195,6 @@ def _lines(result: StudyResult) -> dict[str, Curve]:
         for name, place in places_of(result).items()
     }
     return {name: line for name, line in lines.items() if line.shown()}
-
-
-def _tuning_curves(result: StudyResult, lines: Mapping[str, Curve]) -> Curves:
-    means, tried, chosen = [], [], []
-    rates = np.asarray(next(iter(lines.values())).x)
-    for arm, line in lines.items():
-        losses = result.dataset["tuning"].sel(arm=arm, rate=rates).transpose("tuning_seed", "rate").values
-        at = rates == float(result.dataset["learning_rate"].sel(arm=arm))
-        means.append(replace(line, mark=""))
-        tried.append(Curve("", np.tile(rates, len(losses)), losses.ravel(), line.colour, width=0, mark="ring"))
-        chosen.append(Curve("", rates[at], np.asarray(line.values)[at], line.colour, width=0, mark="diamond"))
-    ends = (rates[0] / _MARGIN, rates[-1] * _MARGIN)
-    axis = Axis("Learning rate (log scale)", ends, log=True, at=rates.tolist(), form="~g")
-    return Curves([*means, *tried, *chosen], result.unit.capitalize(), axis=axis, height=_HEIGHT)
-
-
-def _tuning_table(result: StudyResult) -> Table:
-    dataset = result.dataset
-    seeds = dataset["tuning_seed"].values.tolist()
-    rows = []
-    for arm in places_of(result):
-        chosen = float(dataset["learning_rate"].sel(arm=arm))
-        for rate in dataset["rate"].values.tolist():
-            runs = dataset["tuning"].sel(arm=arm, rate=rate).values
-            status = [str(word) for word in dataset["tuning_status"].sel(arm=arm, rate=rate).values]
-            outcomes: list[Given] = [
-                float(value) if np.isfinite(value) else word for value, word in zip(runs, status, strict=True)
-            ]
-            rows.append(cells([arm, rate, float(runs.mean()), *outcomes, "chosen" if rate == chosen else ""]))
-    columns = ("Arm", "Learning rate", "Mean", *(f"Seed {seed}" for seed in seeds), "Choice")
-    return Table(f"{result.unit.capitalize()} on the validation split for each learning rate", columns, tuple(rows))
 
 
 _DIFFERENCES_QUESTION = "Does every seed say the same?"
