@@ -236,9 +236,30 @@ def parse_plan(text: str, name: str) -> StudyPlan:
     base = _changed(PRESETS[study.preset], study, source, ("study",))
     arms = {arm: _changed(base, table, source, ("arms", arm)) for arm, table in tables.arms.items()}
     plan = StudyPlan(study.name or Path(name).stem, source, tables, arms)
-    _check_arms(plan)
+    for arm in plan.arms:
+        if not _NAME.fullmatch(arm):
+            why = f"expected a name of up to 64 letters, digits, - and _, got {arm!r}"
+            raise plan.source.error(("arms", arm), why)
+    if len(plan.arms) < 2:
+        raise plan.source.error(("arms",), f"expected two arms or more, got {', '.join(plan.arms) or 'none'}")
+    if plan.tables.study.reference not in plan.arms:
+        raise plan.source.error(("study", "reference"), _unknown_arm(plan, plan.tables.study.reference))
+    names = list(plan.arms)
+    for place, arm in enumerate(names):
+        same = next((other for other in names[:place] if plan.arms[other] == plan.arms[arm]), None)
+        if same is not None:
+            why = f"expected an arm that differs from the others, got the same as arm {same!r}"
+            raise plan.source.error(("arms", arm), why)
     _check_seeds(plan)
-    _check_claims(plan)
+    for number, claim in enumerate(plan.claims):
+        for key in ("better", "worse"):
+            if getattr(claim, key) not in plan.arms:
+                raise plan.source.error(("claims", number, key), _unknown_arm(plan, getattr(claim, key)))
+        if claim.better == claim.worse:
+            raise plan.source.error(("claims", number, "worse"), f"expected another arm than {claim.better!r}")
+        if (claim.better, claim.worse) in [(other.better, other.worse) for other in plan.claims[:number]]:
+            problem = f"expected each claim once, got {claim.better} over {claim.worse} again"
+            raise plan.source.error(("claims", number), problem)
     return plan
 
 
@@ -267,24 +288,6 @@ def _blaming(source: Source, path: KeyPath) -> Iterator[None]:
         raise source.error(blamed, message.removeprefix(f"{blamed[-1]}: ")) from error
 
 
-def _check_arms(plan: StudyPlan) -> None:
-    """Refuse names that are no names of folders, arms that are one arm, and a reference that there is not."""
-    for arm in plan.arms:
-        if not _NAME.fullmatch(arm):
-            message = f"expected a name of up to 64 letters, digits, - and _, got {arm!r}"
-            raise plan.source.error(("arms", arm), message)
-    if len(plan.arms) < 2:
-        raise plan.source.error(("arms",), f"expected two arms or more, got {', '.join(plan.arms) or 'none'}")
-    if plan.tables.study.reference not in plan.arms:
-        raise plan.source.error(("study", "reference"), _unknown_arm(plan, plan.tables.study.reference))
-    arms = list(plan.arms)
-    for place, arm in enumerate(arms):
-        same = next((other for other in arms[:place] if plan.arms[other] == plan.arms[arm]), None)
-        if same is not None:
-            message = f"expected an arm that differs from the others, got the same as arm {same!r}"
-            raise plan.source.error(("arms", arm), message)
-
-
 def _check_seeds(plan: StudyPlan) -> None:
     """Refuse repeated seeds and rates, tuning on seeds of the comparison, and a rate beside those to be tuned."""
     tuning = plan.tables.tuning
@@ -311,19 +314,6 @@ def _check_distinct(plan: StudyPlan, path: KeyPath, values: Sequence[float]) -> 
     for place, value in enumerate(values):
         if value in values[:place]:
             raise plan.source.error((*path, place), f"expected each once, got {value} for the second time")
-
-
-def _check_claims(plan: StudyPlan) -> None:
-    """Refuse claims of arms that there are not, of an arm with itself, and the same claim twice."""
-    for number, claim in enumerate(plan.claims):
-        for key in ("better", "worse"):
-            if getattr(claim, key) not in plan.arms:
-                raise plan.source.error(("claims", number, key), _unknown_arm(plan, getattr(claim, key)))
-        if claim.better == claim.worse:
-            raise plan.source.error(("claims", number, "worse"), f"expected another arm than {claim.better!r}")
-        if (claim.better, claim.worse) in [(other.better, other.worse) for other in plan.claims[:number]]:
-            message = f"expected each claim once, got {claim.better} over {claim.worse} again"
-            raise plan.source.error(("claims", number), message)
 
 
 def _unknown_arm(plan: StudyPlan, name: str) -> str:

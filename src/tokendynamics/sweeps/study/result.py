@@ -261,7 +261,15 @@ class StudyResult(Result):
             self.dataset.to_zarr(made / DATASET, mode="w", zarr_format=2, consolidated=False)
             write_json(made / SUMMARY, record)
             for name, rows in zip(TABLES, (self._runs, record["comparisons"], record["claims"]), strict=True):
-                _write_table(made / name, rows)
+                with (made / name).open("w", encoding="utf-8", newline="") as file:
+                    writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+                    writer.writeheader()
+                    for row in rows:
+                        fields = {
+                            key: " ".join(map(str, value)) if isinstance(value, list) else value
+                            for key, value in row.items()
+                        }
+                        writer.writerow(fields)
             names = sorted((*(path.name for path in made.iterdir()), PAGE))
         with put(keep=True) as made:
             StudyResult(self.dataset, (SUMMARY, *TABLES)).report(made / PAGE)
@@ -294,17 +302,6 @@ def check_results(folder: Path, *, overwrite: bool = False) -> None:
     check_free(folder, (DATASET, SUMMARY, PAGE, *TABLES), WRITER, overwrite=overwrite, argument="--out")
 
 
-def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            fields = {
-                key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in row.items()
-            }
-            writer.writerow(fields)
-
-
 @typed_arguments
 def open_study(store: str | Path) -> StudyResult:
     """Return what the runs of a study have left so far.
@@ -331,6 +328,7 @@ def dataset_of(plan: StudyPlan, place: Path) -> xr.Dataset:
         for arm, rate in rates.items()
     ]
     measure, runs = plan.measure, ("arm", "seed")
+    manifest = place / MANIFEST
     dataset = xr.Dataset(
         {
             "measure": (runs, _by_run(rows, lambda run: measured(run, "test", measure))),
@@ -341,7 +339,17 @@ def dataset_of(plan: StudyPlan, place: Path) -> xr.Dataset:
             "learning_rate": (("arm",), np.array([np.nan if rate is None else rate for rate in rates.values()])),
         },
         {"arm": list(plan.arms), "seed": list(plan.seeds)},
-        _attributes(plan, place),
+        {
+            "name": plan.name,
+            "preset": plan.preset,
+            "measure": plan.measure,
+            "better": "lower" if plan.lower_is_better else "higher",
+            "reference": plan.tables.study.reference,
+            "confidence": plan.tables.study.confidence,
+            "claims": json.dumps(plan.identity()["claims"]),
+            "specification": plan.source.text,
+            "manifest": manifest.read_text(encoding="utf-8") if manifest.is_file() else "{}",
+        },
     )
     return dataset.merge(_over_steps(rows, measure)).merge(_over_layers(rows)).merge(_tuning(plan, place))
 
@@ -401,21 +409,6 @@ def _tuning(plan: StudyPlan, place: Path) -> xr.Dataset:
     ends = [at_end(chosen.get(arm, np.nan), tried) or "" for arm in plan.arms]
     variables = {"tuning": (dims, values), "tuning_status": (dims, status), "learning_rate_at_end": (("arm",), ends)}
     return xr.Dataset(variables, coordinates)
-
-
-def _attributes(plan: StudyPlan, place: Path) -> dict[str, Any]:
-    path = place / MANIFEST
-    return {
-        "name": plan.name,
-        "preset": plan.preset,
-        "measure": plan.measure,
-        "better": "lower" if plan.lower_is_better else "higher",
-        "reference": plan.tables.study.reference,
-        "confidence": plan.tables.study.confidence,
-        "claims": json.dumps(plan.identity()["claims"]),
-        "specification": plan.source.text,
-        "manifest": path.read_text(encoding="utf-8") if path.is_file() else "{}",
-    }
 
 
 def _number(value: float | None) -> float:

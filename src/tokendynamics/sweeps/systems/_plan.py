@@ -148,7 +148,15 @@ def axes_of(table: SweepTable, source: Source) -> tuple[Axis, ...]:
                 f"{where}: expected a key that no other axis has, got {taken!r} for the second time"
             )
         values = _values(entry, table, number, where)
-        axes.append(Axis(name, keys, values, _labels(entry, values), line))
+        kinds = {type(value) for value in values}
+        if entry.labels is not None:
+            words = {json.dumps(value): label for value, label in zip(entry.values or (), entry.labels, strict=True)}
+            labels = np.array([words[json.dumps(value)] for value in values])
+        elif kinds <= {int, float} or kinds == {bool}:
+            labels = np.array(values)
+        else:
+            labels = np.array([value if isinstance(value, str) else json.dumps(value) for value in values])
+        axes.append(Axis(name, keys, values, labels, line))
     if table.design == "random" and table.points is None:
         raise source.error(("sweep",), "design 'random' needs points, their number")
     return tuple(axes)
@@ -191,16 +199,6 @@ def _values(entry: AxisTable, table: SweepTable, number: int, where: str) -> tup
         raise SpecificationError(f"{where}: expected points = 2 or more between low and high, got {entry.points}")
     spaced = (np.geomspace if entry.spacing == "log" else np.linspace)(low, high, entry.points)
     return tuple(np.unique(np.rint(spaced).astype(int)).tolist() if entry.whole else spaced.tolist())
-
-
-def _labels(entry: AxisTable, values: tuple[Any, ...]) -> np.ndarray:
-    kinds = {type(value) for value in values}
-    if entry.labels is not None:
-        words = {json.dumps(value): label for value, label in zip(entry.values or (), entry.labels, strict=True)}
-        return np.array([words[json.dumps(value)] for value in values])
-    if kinds <= {int, float} or kinds == {bool}:
-        return np.array(values)
-    return np.array([value if isinstance(value, str) else json.dumps(value) for value in values])
 
 
 DRAW, POINT = "draw", "point"
