@@ -57,7 +57,20 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
     elif losses and losses[-1] > _GUESS:
         causes.append(f"the last loss was {losses[-1]:.3g}, more than that of a random guess: {too_high}")
     if experiment.model.get("form") == "solve" and validation:
-        causes += _nearly_singular(experiment, validation[-1])
+        # Matrices that are inverted and had become nearly singular at the last evaluation.
+        last = validation[-1]
+        regime = REGIMES[experiment.model.get("regime", "baseline")]
+        inverted = {"Q": ("query_condition", regime.w), "A": ("contraction_condition", regime.a)}
+        singular = []
+        for matrix, (name, constraint) in inverted.items():
+            value = last.get(name, 0.0)
+            if constraint is not None and (value is None or value > _SINGULAR):
+                condition = "infinity" if value is None else number(value, 2)
+                singular.append(
+                    f"the condition number of {matrix} was {condition} and form = 'solve' inverts {matrix}: use form = "
+                    "'congruence'"
+                )
+        causes += singular
     if not causes:
         came = f" (last loss {losses[-1]:.3g})" if losses else " (no loss was logged before)"
         causes.append(f"no cause was recorded{came}: halve the learning rate {recipe.learning_rate:g}")
@@ -65,22 +78,6 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
         causes.append("fp16 has no number above 65504: use bf16 or float32")
     if recipe.clip is None:
         causes.append("gradients are not clipped: use clip = 1.0")
-    return causes
-
-
-def _nearly_singular(experiment: Experiment, last: Mapping[str, float | None]) -> list[str]:
-    """Name matrices that are inverted and had become nearly singular at the last evaluation."""
-    regime = REGIMES[experiment.model.get("regime", "baseline")]
-    inverted = {"Q": ("query_condition", regime.w), "A": ("contraction_condition", regime.a)}
-    causes = []
-    for matrix, (name, constraint) in inverted.items():
-        value = last.get(name, 0.0)
-        if constraint is not None and (value is None or value > _SINGULAR):
-            condition = "infinity" if value is None else number(value, 2)
-            causes.append(
-                f"the condition number of {matrix} was {condition} and form = 'solve' inverts {matrix}: use form = "
-                "'congruence'"
-            )
     return causes
 
 

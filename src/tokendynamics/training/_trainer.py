@@ -161,8 +161,24 @@ def trainer_arguments(
             not, "fp16" without an accelerator, or weights to be sharded where nothing shards them.
     """
     settings = _settings(recipe, folder, seed)
-    _check_further(further, settings)
-    _check_loggers(loggers)
+    if not isinstance(further, Mapping):
+        raise ArgumentTypeError("arguments", "a dict", repr(further))
+    known = {field.name for field in fields(TrainingArguments) if field.init}
+    for name in further:
+        if name not in known:
+            raise ArgumentValueError("arguments", "names of transformers.TrainingArguments", repr(name))
+        if name in _DETERMINED | settings.keys() - _OPEN:
+            raise ArgumentValueError("arguments", "none that experiment, loggers and folder determine", repr(name))
+    # What Trainer does not know, and what is not installed, is refused before there is a folder.
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    for logger in loggers:
+        if logger not in INTEGRATION_TO_CALLBACK:
+            raise ArgumentValueError("loggers", "names among " + ", ".join(INTEGRATION_TO_CALLBACK), repr(logger))
+        try:
+            INTEGRATION_TO_CALLBACK[logger]()
+        except (ImportError, RuntimeError) as error:
+            raise ArgumentValueError("loggers", "installed ones", f"{logger} ({error})") from error
     processors = further.get("use_cpu", settings["use_cpu"])
     if recipe.precision == "fp16" and processors:
         advice = "--set recipe.precision=bf16 (recipe={'precision': 'bf16'})"
@@ -173,7 +189,16 @@ def trainer_arguments(
         raise ArgumentValueError(
             "arguments", "what transformers.TrainingArguments takes", " ".join(str(error).split())
         ) from error
-    _check_sharded(made)
+    # Accelerate would pass over sharded weights without a word here.
+    from accelerate.utils import DistributedType, parse_flag_from_env
+
+    kind = cast(Any, made.distributed_state).distributed_type
+    if (made.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")) and kind in (
+        DistributedType.NO,
+        DistributedType.MULTI_CPU,
+    ):
+        came = "one process" if kind == DistributedType.NO else "processors, over which accelerate shards nothing"
+        raise ArgumentValueError("fsdp", "several processes with an accelerator each", came, "leave it out")
     # Several devices of one process would be nn.DataParallel's, which knows nothing of weights that are made.
     made._n_gpu = min(made.n_gpu, 1)
     return made
@@ -208,43 +233,6 @@ def _settings(recipe: Recipe, folder: Path, seed: int) -> dict[str, Any]:
         "use_cpu": not torch.accelerator.is_available(),
         "ddp_find_unused_parameters": False,
     }
-
-
-def _check_further(further: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    if not isinstance(further, Mapping):
-        raise ArgumentTypeError("arguments", "a dict", repr(further))
-    known = {field.name for field in fields(TrainingArguments) if field.init}
-    for name in further:
-        if name not in known:
-            raise ArgumentValueError("arguments", "names of transformers.TrainingArguments", repr(name))
-        if name in _DETERMINED | settings.keys() - _OPEN:
-            raise ArgumentValueError("arguments", "none that experiment, loggers and folder determine", repr(name))
-
-
-def _check_sharded(made: TrainingArguments) -> None:
-    """Refuse to shard weights where accelerate would pass it over without a word."""
-    from accelerate.utils import DistributedType, parse_flag_from_env
-
-    kind = cast(Any, made.distributed_state).distributed_type
-    if (made.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")) and kind in (
-        DistributedType.NO,
-        DistributedType.MULTI_CPU,
-    ):
-        came = "one process" if kind == DistributedType.NO else "processors, over which accelerate shards nothing"
-        raise ArgumentValueError("fsdp", "several processes with an accelerator each", came, "leave it out")
-
-
-def _check_loggers(loggers: Sequence[str]) -> None:
-    """Refuse what Trainer does not know, and what is not installed, before there is a folder."""
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
-
-    for name in loggers:
-        if name not in INTEGRATION_TO_CALLBACK:
-            raise ArgumentValueError("loggers", "names among " + ", ".join(INTEGRATION_TO_CALLBACK), repr(name))
-        try:
-            INTEGRATION_TO_CALLBACK[name]()
-        except (ImportError, RuntimeError) as error:
-            raise ArgumentValueError("loggers", "installed ones", f"{name} ({error})") from error
 
 
 _KINDS: dict[type[nn.Module], dict[str, str]] = {

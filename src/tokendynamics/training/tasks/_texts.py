@@ -63,7 +63,17 @@ def text_splits(data: str, held_out: float) -> Splits:
     if not 0 < held_out < 0.5:
         raise ArgumentValueError("held_out", "a share between 0 and 0.5", held_out)
     if data == "pydoc":
-        return _of_documents(_pydoc(), held_out)
+        # Pages that are part of a longer one, a third of all, are left out: the test must not be trained on.
+        from pydoc_data.topics import topics
+
+        kept: list[bytes] = []
+        seen: set[str] = set()
+        for page in sorted(set(topics.values()), key=lambda page: (-len(page), page)):
+            paragraphs = {part.strip() for part in page.split("\n\n") if len(part) > _HEADING}
+            if not paragraphs or not paragraphs <= seen:
+                kept.append(page.encode())
+                seen |= paragraphs
+        return _of_documents(kept, held_out)
     place = text_place(data)
     try:
         if place.is_dir():
@@ -144,20 +154,6 @@ def _of_documents(documents: Iterable[bytes], held_out: float) -> Splits:
         filled[name] += len(every[number])
     joined = {name: np.frombuffer(b"\n".join(part), dtype=np.uint8) for name, part in parts.items()}
     return Splits(joined["training"], joined["validation"], joined["test"])
-
-
-def _pydoc() -> list[bytes]:
-    """Return the pages that are no part of a longer one, of which a third is: the test must not be trained on."""
-    from pydoc_data.topics import topics
-
-    kept: list[bytes] = []
-    seen: set[str] = set()
-    for page in sorted(set(topics.values()), key=lambda page: (-len(page), page)):
-        paragraphs = {part.strip() for part in page.split("\n\n") if len(part) > _HEADING}
-        if not paragraphs or not paragraphs <= seen:
-            kept.append(page.encode())
-            seen |= paragraphs
-    return kept
 
 
 def _files(folder: Path) -> list[bytes]:
@@ -369,9 +365,19 @@ class Words(TextTask):
         Raises:
             ArgumentValueError: No text there, fewer words than one context, or an option that there is not.
         """
+        from tokendynamics.modules.language_model import vocabulary_of
+
         given = checked_options(options, _WORDS_OPTIONS)
         lines = {name: _Lines(split) for name, split in text_splits(data, given["held_out"])._asdict().items()}
-        vocabulary = _vocabulary(lines["training"], given["least"])
+        counts: Counter[str] = Counter()
+        for line in lines["training"]:
+            counts.update(line.split())
+            counts[END] += 1
+        least = given["least"]
+        rare = sum(count for count in counts.values() if count < least)
+        kept = Counter({word: count for word, count in counts.items() if count >= least})
+        kept[UNKNOWN] += rare
+        vocabulary = list(vocabulary_of(kept))
         numbers = {word: number for number, word in enumerate(vocabulary)}
         splits = {name: _encoded(part, numbers) for name, part in lines.items()}
         context, evaluated = given["context"] + 1, given["evaluation_context"] + 1
@@ -403,20 +409,6 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         yield from io.TextIOWrapper(io.BytesIO(self._content.tobytes()), encoding="utf-8", errors="replace")
-
-
-def _vocabulary(lines: Iterable[str], least: int) -> list[str]:
-    """Return the words in the order of their numbers."""
-    from tokendynamics.modules.language_model import vocabulary_of
-
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(line.split())
-        counts[END] += 1
-    rare = sum(count for count in counts.values() if count < least)
-    kept = Counter({word: count for word, count in counts.items() if count >= least})
-    kept[UNKNOWN] += rare
-    return list(vocabulary_of(kept))
 
 
 def _encoded(lines: Iterable[str], numbers: Mapping[str, int]) -> np.ndarray:
