@@ -44,7 +44,7 @@ def check_command(spec: SpecFile, *, threads: Positive | None = None, as_json: J
 
 
 def _print(checks: list[Check], title: str) -> None:
-    from tokendynamics.theorems.result import symbols_in
+    from tokendynamics.theorems.result import counted, symbols_in
 
     console = Console(highlight=False)
     columns = ("statement", "applies", "prediction, or why it does not apply")
@@ -52,7 +52,8 @@ def _print(checks: list[Check], title: str) -> None:
     for one in sorted((one for one in checks if one.structure), key=lambda one: -one.applies_to.mean()):
         assumed = [f"assumed: {text}" for text in one.assumed]
         predicted = [] if one.prediction is None else [one.prediction.text, *assumed]
-        shown.add_row(one.statement, _applies(one), Text("\n".join([*predicted, *_violated(one)])))
+        applies = "yes" if one.applies else f"to {counted(one.applies_to)}" if one.applies_to.any() else "no"
+        shown.add_row(one.statement, applies, Text("\n".join([*predicted, *_violated(one)])))
     console.print(shown)
     texts = [one.prediction.text for one in checks if one.prediction is not None]
     texts += [reason for one in checks if one.structure for reason in one.reasons]
@@ -70,15 +71,6 @@ def _print(checks: list[Check], title: str) -> None:
     for one in checks:
         if one.applies_to.any() and one.erratum:
             console.print(Text(f"{one.statement}, erratum: {one.erratum}"))
-
-
-def _applies(one: Check) -> str:
-    """Return yes, no, or the systems to which a statement applies."""
-    from tokendynamics.theorems.result import counted
-
-    if one.applies:
-        return "yes"
-    return f"to {counted(one.applies_to)}" if one.applies_to.any() else "no"
 
 
 def _violated(one: Check) -> list[str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
@@ -179,17 +178,12 @@ def _show(output: Output, comparison: Comparison, report: Path | None) -> None:
     for finding in comparison.sentences:
         console.print(Text("• ").append(finding.text), soft_wrap=False)
     console.print()
-    console.print(_states_table(comparison))
-    console.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(comparison.files)}"))
-
-
-def _states_table(comparison: Comparison) -> Table:
     from tokendynamics.diagnosis.comparing.words import part_named
     from tokendynamics.words import fixed
 
-    words = ("model", "end state", "worst state", "first difference")
-    columns = ("model", "layers", "dim", "κ′ at the end", *words[1:])
-    shown = table(*columns, left=words, title="State of the tokens")
+    textual = ("model", "end state", "worst state", "first difference")
+    columns = ("model", "layers", "dim", "κ′ at the end", *textual[1:])
+    shown = table(*columns, left=textual, title="State of the tokens")
     partings = (None, *comparison.partings)
     rows = zip(
         comparison.models, comparison.descriptions, comparison.traces, comparison.verdicts, partings, strict=True
@@ -198,4 +192,5 @@ def _states_table(comparison: Comparison) -> Table:
         kappa = fixed(float(trace.consensus_relative.sel(site="feed_forward")[-1]))
         first = "" if place == 0 else "not located" if parting is None else part_named(parting.first)
         shown.add_row(name, str(facts["layers"]), str(facts["dim"]), kappa, verdict.state, str(verdict.worst), first)
-    return shown
+    console.print(shown)
+    console.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(comparison.files)}"))

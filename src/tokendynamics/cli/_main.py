@@ -54,7 +54,13 @@ def main(arguments: list[str] | None = None) -> None:
             fail(message)
         code = error.exit_code
     except click.Abort as error:
-        code = _report_abort(error)
+        # click takes the end of a damaged file for the end of standard input.
+        if isinstance(error.__cause__, EOFError):
+            fail(f"a file ends before its content does ({error.__cause__})")
+            code = 1
+        else:
+            echo("interrupted: nothing was written", err=True)
+            code = 130
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic of a library in Rust is not an Exception
@@ -62,15 +68,6 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = _report_failure(error)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _report_abort(error: click.Abort) -> int:
-    """Report an interruption, or the end of a damaged file, which click takes for the end of standard input."""
-    if isinstance(error.__cause__, EOFError):
-        fail(f"a file ends before its content does ({error.__cause__})")
-        return 1
-    echo("interrupted: nothing was written", err=True)
-    return 130
 
 
 def _report_failure(error: BaseException) -> int:

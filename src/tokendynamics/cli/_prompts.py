@@ -114,7 +114,19 @@ def _lines(path: Path, name: str, chat: bool = False) -> Iterator[_Prompt]:
     filled = {number: line for number, line in lines if line.strip()}
     if not filled:
         raise _refused(_PROMPTS, f"{path} has no line with a prompt")
-    values, errors = _as_json(filled, list | dict if chat else str | dict)
+    kinds = list | dict if chat else str | dict
+    values: dict[int, Any] = {}
+    errors: dict[int, str] = {}
+    for at, line in filled.items():
+        try:
+            value = json.loads(line, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            errors[at] = _why_broken(error)
+            continue
+        if isinstance(value, kinds):
+            values[at] = value
+        else:
+            errors[at] = f"it is {_kind(value)}"
     if not chat and not values and path.suffix.lower() not in _JSON_LINES:
         yield from (_Prompt(f"{name}:{number}", line) for number, line in filled.items())
         return
@@ -126,23 +138,6 @@ def _lines(path: Path, name: str, chat: bool = False) -> Iterator[_Prompt]:
             raise _refused(_PROMPTS, f"{place} is not a JSON {wanted} ({errors[number]}){other}")
         text, given = (_conversation if chat else _of_json)(values[number], place)
         yield _Prompt(given or f"{name}:{number}", text, place)
-
-
-def _as_json(lines: dict[int, str], wanted: Any) -> tuple[dict[int, Any], dict[int, str]]:
-    """Return by number the lines that are JSON of the wanted types, and the reasons of the others."""
-    values: dict[int, Any] = {}
-    errors: dict[int, str] = {}
-    for number, line in lines.items():
-        try:
-            value = json.loads(line, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
-            errors[number] = _why_broken(error)
-            continue
-        if isinstance(value, wanted):
-            values[number] = value
-        else:
-            errors[number] = f"it is {_kind(value)}"
-    return values, errors
 
 
 class _RepeatedKeyError(ValueError):

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._signature import Json, Option, command, epilog_of
 from tokendynamics.cli._terminal import Console, echo, echo_json, table
-
-if TYPE_CHECKING:
-    from tokendynamics.diagnosis.yardstick import MeasuredNetwork
-
 
 TableFile = Annotated[Path | None, Option(type=click.Path(dir_okay=False, path_type=Path))]
 
@@ -60,13 +54,6 @@ def reference_group(context: click.Context, user_table: Path | None, as_json: Js
         echo_json([asdict(row) for row in rows])
         return
     console = Console(highlight=False)
-    console.print(_networks_table(rows))
-    for texts in dict.fromkeys((row.prompts, row.texts) for row in rows):
-        names = [row.name for row in rows if (row.prompts, row.texts) == texts]
-        console.print(Text(f"{listing(names)}: {plural(texts[0], 'text')}, {texts[1]}"))
-
-
-def _networks_table(rows: Sequence[MeasuredNetwork]) -> Table:
     from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
     from tokendynamics.words import estimate, fixed
 
@@ -78,4 +65,7 @@ def _networks_table(rows: Sequence[MeasuredNetwork]) -> Table:
             fixed(row.share_common), row.worst_state,
         )  # fmt: skip
         shown.add_row(*map(Text, cells))
-    return shown
+    console.print(shown)
+    for texts in dict.fromkeys((row.prompts, row.texts) for row in rows):
+        names = [row.name for row in rows if (row.prompts, row.texts) == texts]
+        console.print(Text(f"{listing(names)}: {plural(texts[0], 'text')}, {texts[1]}"))

@@ -16,7 +16,6 @@ from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
     from tokendynamics.specification import Simulation
-    from tokendynamics.theorems import Condition
 
 
 @command("simulate")
@@ -89,6 +88,8 @@ def _say_interrupted(simulation: Simulation, folder: Path) -> None:
 
 
 def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -> None:
+    from tokendynamics.theorems.result import counted
+
     console, trajectory = Console(highlight=False), simulation.trajectory
     ends, statuses = trajectory.end_times.reshape(-1), trajectory.status.reshape(-1)
     columns = ("status", "systems", "earliest end", "latest end")
@@ -103,21 +104,14 @@ def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...])
         numbers = number(certificate.margin), number(certificate.tolerance)
         shown.add_row(certificate.statement, certificate.outcome, *numbers, Text(certificate.text))
         for part in certificate.conditions if len(certificate.conditions) > 1 else ():
-            *cells, text = _condition_row(part)
+            outcome = next(word for word in ("fails", "undecided", "holds") if (part.outcome == word).any())
+            having = part.outcome == outcome
+            share = f" ({counted(having)})" if having.size > 1 else ""
+            margin = float(part.margin[having].min())
+            *cells, text = f"· {outcome}", number(margin), number(part.tolerance), f"{part.text}{share}"
             shown.add_row("", *cells, Text(text))
     why = "No statement of the theory applies"
     if trajectory.frame == "rescaled":
         why = "No statement about rescaled tokens applies"
     console.print(shown if simulation.certificates else f"{why}, so nothing is certified.\n")
     console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"))
-
-
-def _condition_row(part: Condition) -> tuple[str, str, str, str]:
-    """Return the worst outcome of a condition, with its margin and the systems that have it."""
-    from tokendynamics.theorems.result import counted
-
-    outcome = next(word for word in ("fails", "undecided", "holds") if (part.outcome == word).any())
-    chosen = part.outcome == outcome
-    share = f" ({counted(chosen)})" if chosen.size > 1 else ""
-    margin = float(part.margin[chosen].min())
-    return f"· {outcome}", number(margin), number(part.tolerance), f"{part.text}{share}"

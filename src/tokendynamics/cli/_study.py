@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
@@ -11,9 +11,6 @@ from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._options import OutFolder, Running, SpecFile, check_writable, file_to_run
 from tokendynamics.cli._signature import command
 from tokendynamics.cli._terminal import Console, command_line, echo_json, table
-
-if TYPE_CHECKING:
-    from tokendynamics.sweeps.study import StudyResult
 
 
 @command("study")
@@ -56,16 +53,13 @@ def _run(spec: Path, store: Path, how: Running) -> None:
     if how.as_json:
         echo_json({**result.record, "store": str(store), "folder": str(folder)})
     else:
-        _print(result, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
+        console, (columns, *rows) = Console(highlight=False), result.table
+        shown = table(*columns, left=("arm", "verdict"))
+        for row in rows:
+            shown.add_row(*row)
+        console.print(shown)
+        console.print(Text("\n".join(result.sentences)), soft_wrap=False)
+        files = ", ".join(path.name for path in saved_in(folder))
+        console.print(Text(f"\n{store}\n{folder}: {files}"))
     if undrawn:
         raise undrawn
-
-
-def _print(result: StudyResult, where: str) -> None:
-    console, (columns, *rows) = Console(highlight=False), result.table
-    shown = table(*columns, left=("arm", "verdict"))
-    for row in rows:
-        shown.add_row(*row)
-    console.print(shown)
-    console.print(Text("\n".join(result.sentences)), soft_wrap=False)
-    console.print(Text(f"\n{where}"))

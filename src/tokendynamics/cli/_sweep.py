@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
@@ -11,9 +11,6 @@ from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._options import OutFolder, Running, SpecFile, check_writable, file_to_run
 from tokendynamics.cli._signature import command
 from tokendynamics.cli._terminal import Console, command_line, echo_json, table
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 
 @command("sweep")
@@ -42,7 +39,8 @@ def sweep_command(
 def _run(spec: Path, store: Path, how: Running) -> None:
     from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps import read_plan, sweep
-    from tokendynamics.sweeps.systems.results import check_results, described, totals, write_results
+    from tokendynamics.sweeps.systems.results import check_results, described, totals, tried_again, write_results
+    from tokendynamics.words import number
 
     output = Output(as_json=how.as_json)
     folder = store.with_name(f"{store.name.removesuffix('.zarr')}-report")
@@ -57,22 +55,16 @@ def _run(spec: Path, store: Path, how: Running) -> None:
         shares = {name: totals(dataset, name) for name in ("outcome", "status") if name in dataset}
         echo_json({"store": str(store), "folder": str(folder), **shares})
     else:
-        _print(dataset, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
+        console = Console(highlight=False)
+        for variable in ("outcome", "status"):
+            if variable not in dataset:
+                continue
+            shown = table(variable, "systems", "share", "95 % interval", left=(variable,))
+            for row in totals(dataset, variable):
+                interval = f"{number(row['low'], 4)}–{number(row['high'], 4)}"
+                shown.add_row(str(row["word"]), f"{row['count']:,}", number(row["fraction"], 4), interval)
+            console.print(shown)
+        where = f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}"
+        console.print(Text(f"{tried_again(dataset)}\n{where}"))
     if undrawn:
         raise undrawn
-
-
-def _print(dataset: xr.Dataset, where: str) -> None:
-    from tokendynamics.sweeps.systems.results import totals, tried_again
-    from tokendynamics.words import number
-
-    console = Console(highlight=False)
-    for variable in ("outcome", "status"):
-        if variable not in dataset:
-            continue
-        shown = table(variable, "systems", "share", "95 % interval", left=(variable,))
-        for row in totals(dataset, variable):
-            interval = f"{number(row['low'], 4)}–{number(row['high'], 4)}"
-            shown.add_row(str(row["word"]), f"{row['count']:,}", number(row["fraction"], 4), interval)
-        console.print(shown)
-    console.print(Text(f"{tried_again(dataset)}\n{where}"))

@@ -90,7 +90,14 @@ def _chosen(
         if task.positions < 2:
             raise ArgumentValueError("--positions", "at least 2, so that there is a pair", task.positions)
         return options.build(model, task), {"model": model, **about, **options.given}
-    _refuse_options(model, vars(of_task) | options.given)
+    if not Path(model).is_dir():
+        wanted = f"the folder of a learned model or one of {', '.join(SOLUTIONS)}"
+        raise ArgumentValueError("MODEL", wanted, repr(model))
+    flags = flags_of(click.get_current_context().command)
+    superfluous = [flags[name] for name, value in (vars(of_task) | options.given).items() if value is not None]
+    if superfluous:
+        wanted = "no options of a task or solution with a learned model, which has its own"
+        raise ArgumentValueError(", ".join(superfluous), wanted, model)
     record = _learned(model, say)
     about = {"model": model, "architecture": record.architecture, "flavour": record.flavour, "run": record.seed}
     return record.transformer, about | {"categories": record.task.categories, "positions": record.task.positions}
@@ -111,15 +118,3 @@ def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
         raise renamed(error, {"folder": "MODEL"}) from error
     say(f"{folder} holds {plural(len(several), 'run')}; seed {record.seed} is used{why_chosen(len(several))}")
     return record
-
-
-def _refuse_options(model: str, values: dict[str, Any]) -> None:
-    """Refuse a model that is not a folder, or options of task and solution, which a learned model already has."""
-    if not Path(model).is_dir():
-        wanted = f"the folder of a learned model or one of {', '.join(SOLUTIONS)}"
-        raise ArgumentValueError("MODEL", wanted, repr(model))
-    flags = flags_of(click.get_current_context().command)
-    superfluous = [flags[name] for name, value in values.items() if value is not None]
-    if superfluous:
-        wanted = "no options of a task or solution with a learned model, which has its own"
-        raise ArgumentValueError(", ".join(superfluous), wanted, model)
