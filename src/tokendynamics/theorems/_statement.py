@@ -209,7 +209,14 @@ class Statement:
             conditions = tuple(_among_all(one, where) for one in conditions)
         certificate = combine(self.name, conditions)
         about = _CONJECTURE[certificate.outcome] if self.standing == "conjecture" else ""
-        notes = [about + certificate.text, *_part_seen(part)]
+        first, horizon, end = float(part.times[0]), float(part.times[-1]), float(np.min(part.end_times))
+        if end >= horizon:
+            part_seen = []
+        else:
+            ended = int(np.sum(np.asarray(part.end_times) < horizon))
+            share = "" if part.end_times.size == 1 else f" ({ended} of {part.end_times.size} systems ended early)"
+            part_seen = [f"over [{number(first, 6)}, {number(end, 6)}] of {number(horizon, 6)}{share}"]
+        notes = [about + certificate.text, *part_seen]
         if trajectory.engine == "layers" and not self.of_layers:
             notes.append("judged on discrete layers, of which the statement does not speak")
         return replace(certificate, text="; ".join(notes), standing=self.standing)
@@ -264,16 +271,6 @@ def _among_all(condition: Condition, where: np.ndarray) -> Condition:
     margin[where] = condition.margin.reshape(-1)
     first[where] = condition.first_failure.reshape(-1)
     return replace(condition, outcome=outcome, margin=margin, first_failure=first)
-
-
-def _part_seen(trajectory: Trajectory) -> list[str]:
-    """Say how much of the horizon was judged, where a system ended before it: at the one that ended first."""
-    first, horizon, end = float(trajectory.times[0]), float(trajectory.times[-1]), float(np.min(trajectory.end_times))
-    if end >= horizon:
-        return []
-    ended = int(np.sum(np.asarray(trajectory.end_times) < horizon))
-    share = "" if trajectory.end_times.size == 1 else f" ({ended} of {trajectory.end_times.size} systems ended early)"
-    return [f"over [{number(first, 6)}, {number(end, 6)}] of {number(horizon, 6)}{share}"]
 
 
 def flow_of_systems(flow: Flow, where: np.ndarray) -> Flow:
