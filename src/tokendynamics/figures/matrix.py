@@ -183,7 +183,15 @@ def _panel(panel: Panel, cell: float, table: str) -> Specification:
         base = alt.Chart(inline(texts)).mark_text(fontSize=9.5, baseline="middle")
         layers.append(base.encode(x=x, y=y, text="text:N", fill=alt.Fill("ink:N", scale=None)))
     elif cell >= _DASHED_CELL:
-        layers += _dashes(panel.values / largest, x, y)
+        # What is clearly negative is dashed: in grey the two hues look alike.
+        strengths = panel.values / largest
+        dashes = []
+        for colour, chosen in ((INK, (strengths < -0.1) & (strengths >= -0.55)), (PAPER, strengths < -0.55)):
+            places = [{"x": c + 0.3, "x2": c + 0.7, "y": r + 0.5} for r, c in np.argwhere(chosen).tolist()]
+            if places:
+                rules = alt.Chart(inline(places)).mark_rule(color=colour, strokeWidth=1)
+                dashes.append(rules.encode(x=x, x2="x2:Q", y=y))
+        layers += dashes
     layers += [*_borders(panel, x, y), *_block_names(panel, across, cell, x, y)]
     hit = alt.Chart(inline([whole | {"table": table}]), name=f"hit-{table}").mark_rect(
         fill=PAPER, fillOpacity=0, strokeOpacity=0
@@ -266,17 +274,6 @@ def _short(value: float, largest: float) -> str:
     shown = [re.sub(r"e\+?(-?)0", r"e\1", one.removeprefix("0")) for one in forms]
     written = next((one for one in shown if len(one) <= 4), "")
     return f"−{written}" if written and value < 0 else written
-
-
-def _dashes(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Dash what is clearly negative: in grey the two hues look alike."""
-    layers = []
-    for colour, chosen in ((INK, (strengths < -0.1) & (strengths >= -0.55)), (PAPER, strengths < -0.55)):
-        rows = [{"x": c + 0.3, "x2": c + 0.7, "y": r + 0.5} for r, c in np.argwhere(chosen).tolist()]
-        if rows:
-            base = alt.Chart(inline(rows)).mark_rule(color=colour, strokeWidth=1)
-            layers.append(base.encode(x=x, x2="x2:Q", y=y))
-    return layers
 
 
 def _borders(panel: Panel, x: alt.X, y: alt.Y) -> list[alt.Chart]:
