@@ -242,30 +242,28 @@ def _linear(landscape: PositionsOnly, basins: Basins) -> LandscapeSurvey:
     else:
         kinds = ", ".join(f"{point.family} {one.kind}" for point, one in points)
         saddles = f"Not every family but A is a strict saddle: {kinds}."
-    claims = (
-        "The paper’s claim that besides the solutions (family A) the gradient vanishes at degenerate zeros only does "
-        "not hold: family B (columns of q sum to zero) is stationary with the loss "
-        f"{number(second.loss_per_column, 6)} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",
-        _on_infinity(basins, limit, total),
-        saddles,
-    )
-    answer = "A zero-loss family, saddles, and a trap at infinity"
-    marks = {"limit at infinity, (M−1)·T/M": total}
-    return LandscapeSurvey("3.1", landscape, answer, claims, basins, points, marks=marks)
-
-
-def _on_infinity(basins: Basins, limit: float, total: float) -> str:
     trap = (
         "Descent can run to infinity, which the paper does not mention. There the loss tends to "
         f"T/M = {number(limit, 6)} per token, (M−1)·T/M = {number(total, 6)} in all."
     )
     defined = "T = 1 − Σ p² is the loss per token of always predicting the mean."
     if not basins.share("at infinity").count:
-        return f"{trap} None of the {plural(len(basins.runs), 'start')} did. {defined}"
-    return (
-        f"{trap} {basins.share('at infinity').percent} of the starts run to infinity and "
-        f"{basins.share('global minimum').percent} reach the global minimum. {defined}"
+        on_infinity = f"{trap} None of the {plural(len(basins.runs), 'start')} did. {defined}"
+    else:
+        on_infinity = (
+            f"{trap} {basins.share('at infinity').percent} of the starts run to infinity and "
+            f"{basins.share('global minimum').percent} reach the global minimum. {defined}"
+        )
+    claims = (
+        "The paper’s claim that besides the solutions (family A) the gradient vanishes at degenerate zeros only does "
+        "not hold: family B (columns of q sum to zero) is stationary with the loss "
+        f"{number(second.loss_per_column, 6)} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",
+        on_infinity,
+        saddles,
     )
+    answer = "A zero-loss family, saddles, and a trap at infinity"
+    marks = {"limit at infinity, (M−1)·T/M": total}
+    return LandscapeSurvey("3.1", landscape, answer, claims, basins, points, marks=marks)
 
 
 def _softmax(landscape: SoftmaxPositions, basins: Basins) -> LandscapeSurvey:

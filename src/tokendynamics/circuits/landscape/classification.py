@@ -91,23 +91,19 @@ def _candidates(landscape: Landscape, general: Tensor, point: Tensor) -> tuple[l
     moves = [flatten(q / _FACTOR, v * _FACTOR), flatten(q * _FACTOR, v), flatten(q, v * _FACTOR)]
     none_q, none_v = torch.zeros_like(q), torch.zeros_like(v)
     directions = [flatten(-q_here, v_here), flatten(q_here, none_v), flatten(none_q, v_here)]
-    for name, step in _shifts(landscape):
+    attention, values = torch.zeros(landscape.attention_shape).double(), torch.zeros(landscape.v_shape).double()
+    shifts = []
+    for matrix, part in (("q", attention), ("v", values)):
+        for column in range(part.shape[1]):
+            part[:, column] = 1.0
+            shifts.append((f"constant on a column of {matrix}", flatten(attention, values)))
+            part[:, column] = 0.0
+    entries = torch.eye(attention.numel() + values.numel(), dtype=torch.float64)
+    for name, step in shifts + [("entries without influence", entry) for entry in entries]:
         names.append(name)
         moves.append(general + step)
         directions.append(step)
     return names, moves, directions
-
-
-def _shifts(landscape: Landscape) -> list[tuple[str, Tensor]]:
-    attention, v = torch.zeros(landscape.attention_shape).double(), torch.zeros(landscape.v_shape).double()
-    shifts = []
-    for name, part in (("q", attention), ("v", v)):
-        for column in range(part.shape[1]):
-            part[:, column] = 1.0
-            shifts.append((f"constant on a column of {name}", flatten(attention, v)))
-            part[:, column] = 0.0
-    entries = torch.eye(attention.numel() + v.numel(), dtype=torch.float64)
-    return shifts + [("entries without influence", entry) for entry in entries]
 
 
 _EXPANSION = 1.3
