@@ -119,22 +119,28 @@ def findings(shares: xr.Dataset, status: xr.Dataset, again: int) -> list[str]:
         status: Counts of each status, likewise.
         again: How many systems were tried again.
     """
-    sentences = [_how_often(shares)]
+    total, words = int(shares.total.sum()), words_of(shares)
+    if len(words) == 1:
+        low, _ = together(shares, words[0]).interval
+        how_often = f"{_all(total)} ended as “{words[0]}” (95 % CI {percent(low)} or more)."
+    else:
+        shares_of = [(word, together(shares, word)) for word in words]
+        listed = "; ".join(f"{count(share.count)} as “{word}”, {share}" for word, share in shares_of)
+        how_often = f"Of {plural(total, 'system')}, {listed.replace(' as ', ' ended as ', 1)}."
+    sentences = [how_often]
     if UNDECIDED in words_of(shares):
         sentences.append("“Undecided” systems had reached no outcome when their runs ended; some may in longer runs.")
     sentences += _agreement(shares)
     sentences += [_change(shares, str(axis)) for axis in shares.total.dims if shares.sizes[axis] > 1]
-    return [*sentences, *_endings(status, again)]
-
-
-def _how_often(shares: xr.Dataset) -> str:
-    total, words = int(shares.total.sum()), words_of(shares)
-    if len(words) == 1:
-        low, _ = together(shares, words[0]).interval
-        return f"{_all(total)} ended as “{words[0]}” (95 % CI {percent(low)} or more)."
-    shares_of = [(word, together(shares, word)) for word in words]
-    listed = "; ".join(f"{count(share.count)} as “{word}”, {share}" for word, share in shares_of)
-    return f"Of {plural(total, 'system')}, {listed.replace(' as ', ' ended as ', 1)}."
+    runs, statuses = int(status.total.sum()), words_of(status)
+    tried = f"; {plural(again, 'system')} spent the first step budget and ran again with the stiff engine"
+    rest = tried if again else ""
+    if statuses == [HORIZON]:
+        endings = [f"{_all(runs)} reached the horizon{rest}."]
+    else:
+        counts = "; ".join(f"{count(together(status, word).count)} “{word}”" for word in statuses)
+        endings = [f"Status of the runs: {counts}{rest}."]
+    return [*sentences, *endings]
 
 
 def _all(total: int) -> str:
@@ -178,16 +184,6 @@ def _change(shares: xr.Dataset, axis: str) -> str:
     verdict = "the intervals do not overlap" if apart else "the intervals overlap, so the change may be chance"
     ends = " and ".join(f"{course[place]} at {over.labels[place]}" for place in (first, last))
     return f"With {axis}, the share of “{word}” changes most: {ends}; {verdict}."
-
-
-def _endings(status: xr.Dataset, again: int) -> list[str]:
-    total, words = int(status.total.sum()), words_of(status)
-    tried = f"; {plural(again, 'system')} spent the first step budget and ran again with the stiff engine"
-    rest = tried if again else ""
-    if words == [HORIZON]:
-        return [f"{_all(total)} reached the horizon{rest}."]
-    listed = "; ".join(f"{count(together(status, word).count)} “{word}”" for word in words)
-    return [f"Status of the runs: {listed}{rest}."]
 
 
 def ranges(shares: xr.Dataset) -> list[tuple[str, str]]:

@@ -113,17 +113,6 @@ def findings(run: Shown, endings: Ends, certificates: Sequence[Certificate] | No
         endings: Its ends.
         certificates: What held of the statements that apply; None where none was asked.
     """
-    sentences = [_how_it_ended(run), *_directions(run, endings), *_lengths(run, endings), *_distances(run, endings)]
-    broken = int((~endings.finite).sum())
-    if broken:
-        sentences.append(f"{_how_many(broken, run.many)} ended in a non-finite state, whose measures are undefined.")
-    if certificates is not None:
-        sentences.append(_certified(certificates))
-    return sentences
-
-
-def _how_it_ended(run: Shown) -> str:
-    """Return how all systems ended, by status."""
     parts = []
     for status, count in run.statuses.most_common():
         at = run.end_times[run.status == status]
@@ -133,9 +122,35 @@ def _how_it_ended(run: Shown) -> str:
     if len(parts) == 1:
         count, status, when = parts[0]
         whose = "The run" if run.many == 1 else f"All {run.many:,} systems" if run.many > 2 else "Both systems"
-        return f"{whose} {_phrase(status)} at {when}."
-    listed = "; ".join(f"{count:,} {_phrase(status)} at {when}" for count, status, when in parts)
-    return f"Of {run.many:,} systems, {listed}."
+        how_it_ended = f"{whose} {_phrase(status)} at {when}."
+    else:
+        listed = "; ".join(f"{count:,} {_phrase(status)} at {when}" for count, status, when in parts)
+        how_it_ended = f"Of {run.many:,} systems, {listed}."
+    known = np.isfinite(endings.distance) & np.isfinite(endings.distance_at_start)
+    if run.on_surface or not known.any():
+        distances = []
+    else:
+        end, start = _typical(endings.distance[known]), _typical(endings.distance_at_start[known])
+        distances = [f"The largest distance between two tokens is {end} at the end and was {start} at the start."]
+    sentences = [how_it_ended, *_directions(run, endings), *_lengths(run, endings), *distances]
+    broken = int((~endings.finite).sum())
+    if broken:
+        sentences.append(f"{_how_many(broken, run.many)} ended in a non-finite state, whose measures are undefined.")
+    if certificates is not None:
+        if not certificates:
+            certified = "No statement of the theory applies."
+        else:
+            counts = Counter(one.outcome for one in certificates)
+            words: dict[str, str] = {"holds": "held", "fails": "failed", "undecided": "undecided"}
+            outcomes = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome])
+            names = ", ".join(one.statement for one in certificates if one.outcome == "fails")
+            many = len(certificates)
+            apply = "applies" if many == 1 else "apply"
+            certified = (
+                f"{plural(many, 'statement')} of the theory {apply}: {outcomes}{f' ({names})' if names else ''}."
+            )
+        sentences.append(certified)
+    return sentences
 
 
 _PHRASES: dict[str, str] = {
@@ -240,23 +255,3 @@ def _lengths(run: Shown, endings: Ends) -> list[str]:
         else f"; the largest of all is {number(float(np.nanmax(endings.largest_norm)))}"
     )
     return [f"The {whose} is {end} at the end and was {start} at the start{largest}."]
-
-
-def _distances(run: Shown, endings: Ends) -> list[str]:
-    known = np.isfinite(endings.distance) & np.isfinite(endings.distance_at_start)
-    if run.on_surface or not known.any():
-        return []
-    end, start = _typical(endings.distance[known]), _typical(endings.distance_at_start[known])
-    return [f"The largest distance between two tokens is {end} at the end and was {start} at the start."]
-
-
-def _certified(certificates: Sequence[Certificate]) -> str:
-    if not certificates:
-        return "No statement of the theory applies."
-    counts = Counter(one.outcome for one in certificates)
-    words: dict[str, str] = {"holds": "held", "fails": "failed", "undecided": "undecided"}
-    listed = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome])
-    names = ", ".join(one.statement for one in certificates if one.outcome == "fails")
-    many = len(certificates)
-    apply = "applies" if many == 1 else "apply"
-    return f"{plural(many, 'statement')} of the theory {apply}: {listed}{f' ({names})' if names else ''}."

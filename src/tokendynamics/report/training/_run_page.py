@@ -137,6 +137,14 @@ def run_page(record: Record) -> str:
     reached = (_measures(record.measures),) if record.measures else ()
     course = (losses(record), *measure_over_steps(record), learning_rate(record))
     watched = conditioning(record)
+    recipe = experiment.recipe
+    batch = f"{count(recipe.batch)} × {recipe.accumulation} items"
+    batch = plural(recipe.batch, "item") if recipe.accumulation == 1 else batch
+    training = (
+        f"{count(record.steps)} of {plural(recipe.steps, 'step')} of {batch}, {recipe.optimizer}, learning rate "
+        f"{number(recipe.learning_rate)} ({recipe.schedule} after {plural(recipe.warmup, 'step')} of warm-up), "
+        f"{recipe.precision}"
+    )
     return render(
         "training.html.jinja",
         title=f"{experiment.name}: {_QUESTION}",
@@ -153,28 +161,16 @@ def run_page(record: Record) -> str:
         name=experiment.name,
         question=_QUESTION,
         shape=", ".join(part for part in parts if part),
-        facts=_facts(record),
+        facts=[
+            ("Task", f"{experiment.task}, on {experiment.data}"),
+            ("Training", training),
+            ("Seed", str(experiment.seed)),
+            *made(record.manifest, record.seconds),
+        ],
         answer=answer(record),
         findings=findings(record),
         details=(),
     )
-
-
-def _facts(record: Record) -> list[tuple[str, str]]:
-    experiment, recipe = record.experiment, record.experiment.recipe
-    batch = f"{count(recipe.batch)} × {recipe.accumulation} items"
-    batch = plural(recipe.batch, "item") if recipe.accumulation == 1 else batch
-    training = (
-        f"{count(record.steps)} of {plural(recipe.steps, 'step')} of {batch}, {recipe.optimizer}, learning rate "
-        f"{number(recipe.learning_rate)} ({recipe.schedule} after {plural(recipe.warmup, 'step')} of warm-up), "
-        f"{recipe.precision}"
-    )
-    return [
-        ("Task", f"{experiment.task}, on {experiment.data}"),
-        ("Training", training),
-        ("Seed", str(experiment.seed)),
-        *made(record.manifest, record.seconds),
-    ]
 
 
 _NOTHING = "Not measured, because a run is measured when it finishes."
