@@ -71,7 +71,20 @@ def layout(plan: Plan) -> dict[str, Variable]:
     known = ALWAYS | MEASURES
     variables |= {name: _of_systems(plan, known[name]) for name in dict.fromkeys([*ALWAYS, *table.measure])}
     if table.over_time or table.keep == "states":
-        shape, times = _common(plan)
+        first: tuple[tuple[int, int], list[float]] | None = None
+        for point, block in plan.samples():
+            file = plan.file(point)
+            setup = build(file, block)
+            tokens, dim = setup.start.shape[1:]
+            came = ((tokens, dim), setup.times.tolist())
+            if first is not None and came != first:
+                key = "keep" if plan.table.keep else "over_time"
+                came_both = " and ".join(_shape_and_times(*one) for one in (first, came))
+                raise file.error(("sweep", key), f"expected points of one shape and the same times, got {came_both}")
+            first = came
+        if first is None:
+            raise AssertionError
+        shape, times = first[0], np.array(first[1])
         variables["time"] = _coordinate("time", times)
         for name in table.over_time:
             variables[f"{name}_over_time"] = _of_systems(plan, MEASURES[name], ("time",), (len(times),))
@@ -97,28 +110,6 @@ def _coordinate(dim: str, values: np.ndarray, keys: tuple[str, ...] = ()) -> Var
 
 def _shape_and_times(shape: tuple[int, int], times: list[float]) -> str:
     return f"{plural(shape[0], 'token')} of dim {shape[1]} at {len(times)} times from {times[0]:g} to {times[-1]:g}"
-
-
-def _common(plan: Plan) -> tuple[tuple[int, int], np.ndarray]:
-    """Return the shape (token, dim) and the times that all points share.
-
-    Raises:
-        SpecificationError: Points differ.
-    """
-    first: tuple[tuple[int, int], list[float]] | None = None
-    for point, block in plan.samples():
-        file = plan.file(point)
-        setup = build(file, block)
-        tokens, dim = setup.start.shape[1:]
-        came = ((tokens, dim), setup.times.tolist())
-        if first is not None and came != first:
-            key = "keep" if plan.table.keep else "over_time"
-            came_both = " and ".join(_shape_and_times(*one) for one in (first, came))
-            raise file.error(("sweep", key), f"expected points of one shape and the same times, got {came_both}")
-        first = came
-    if first is None:
-        raise AssertionError
-    return first[0], np.array(first[1])
 
 
 def size(plan: Plan, variables: Mapping[str, Variable]) -> int:
