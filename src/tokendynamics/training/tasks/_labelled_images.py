@@ -96,7 +96,15 @@ def image_files(data: str) -> ImageFiles:
         came = f"the file {place}" if place.is_file() else f"nothing at {place}"
         raise ArgumentValueError("data", LAYOUT, came)
     if all((place / split).is_dir() for split in _SPLITS):
-        return _of_folders(place)
+        classes = tuple(_names(place / "train"))
+        if not classes:
+            raise ArgumentValueError("data", LAYOUT, f"{place / 'train'} without a folder of a class")
+        further = [name for name in _names(place / "val") if name not in classes]
+        if further:
+            got = f"{place / 'val' / further[0]}, and no {place / 'train' / further[0]}"
+            raise ArgumentValueError("data", "classes in val that are in train", got)
+        train, val = (_of_classes(place / split, classes) for split in _SPLITS)
+        return ImageFiles(train, val, classes, len(classes))
     tables = {
         split: sorted(str(path) for folder in (place, place / "data") for path in folder.glob(f"{split}*.parquet"))
         for split in _SPLITS
@@ -107,18 +115,6 @@ def image_files(data: str) -> ImageFiles:
     entries = sorted(entry.name for entry in place.iterdir())[:5]
     came = f"{place} without {' and '.join(missing) or 'both splits in one form'}"
     raise ArgumentValueError("data", LAYOUT, came + (f", but with {', '.join(entries)}" if entries else ""))
-
-
-def _of_folders(place: Path) -> ImageFiles:
-    classes = tuple(_names(place / "train"))
-    if not classes:
-        raise ArgumentValueError("data", LAYOUT, f"{place / 'train'} without a folder of a class")
-    further = [name for name in _names(place / "val") if name not in classes]
-    if further:
-        came = f"{place / 'val' / further[0]}, and no {place / 'train' / further[0]}"
-        raise ArgumentValueError("data", "classes in val that are in train", came)
-    train, val = (_of_classes(place / split, classes) for split in _SPLITS)
-    return ImageFiles(train, val, classes, len(classes))
 
 
 def _of_classes(folder: Path, classes: Sequence[str]) -> LabelledImages:
