@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 from click.core import ParameterSource
-from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
@@ -178,12 +177,6 @@ def show(output: Output, diagnosis: Diagnosis, report: Path | None) -> None:
         for sentence in others:
             console.print(Text("• ").append(sentence), soft_wrap=False)
     console.print()
-    console.print(_layer_table(diagnosis))
-    console.print(Text(_COLUMNS.format(noun=diagnosis.trace.attrs["prompt_noun"])))
-    console.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(diagnosis.files) or 'beside it'}"))
-
-
-def _layer_table(diagnosis: Diagnosis) -> Table:
     import numpy as np
 
     from tokendynamics.diagnosis.verdict import mean_over_prompts
@@ -201,7 +194,9 @@ def _layer_table(diagnosis: Diagnosis) -> Table:
     final = averaged.sel(layer=last, site="final_norm")
     if not np.isnan(final.norm_median.sel(sinks="kept")):
         shown.add_row("norm", *_cells(final, None), diagnosis.verdict.final_norm or "")
-    return shown
+    console.print(shown)
+    console.print(Text(_COLUMNS.format(noun=diagnosis.trace.attrs["prompt_noun"])))
+    console.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(diagnosis.files) or 'beside it'}"))
 
 
 def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:
