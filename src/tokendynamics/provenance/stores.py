@@ -50,7 +50,14 @@ def read_store(source: Path, argument: str, wanted: str) -> xr.Dataset:
     if not source.exists():
         raise ArgumentValueError(argument, wanted, f"nothing at {source}")
     if source.is_dir():
-        _check_store(source, argument, wanted)
+        if (source / "zarr.json").exists():
+            raise ArgumentValueError(argument, "a Zarr store of version 2", f"version 3 in {source}")
+        described = sorted(source.glob("*/.zarray"))
+        if not described:
+            raise ArgumentValueError(argument, wanted, f"{source}, a folder without arrays")
+        check_files(source, argument)
+        total = sum(_needed(path, argument, wanted) for path in described)
+        check_fits(total, argument, f"{source} declares it")
     elif not source.is_file():
         raise ArgumentValueError(argument, wanted, f"{source}, no regular file")
     else:
@@ -70,18 +77,6 @@ def opened(target: Path) -> xr.Dataset:
     """Open a store or file; without indexes nothing is read yet, however long an axis says that it is."""
     options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if target.is_dir() else {"engine": "h5netcdf"}
     return xr.open_dataset(target, create_default_indexes=False, **options)
-
-
-def _check_store(store: Path, argument: str, wanted: str) -> None:
-    """Refuse a Zarr store that is not of version 2, would run code, or is larger than the memory."""
-    if (store / "zarr.json").exists():
-        raise ArgumentValueError(argument, "a Zarr store of version 2", f"version 3 in {store}")
-    described = sorted(store.glob("*/.zarray"))
-    if not described:
-        raise ArgumentValueError(argument, wanted, f"{store}, a folder without arrays")
-    check_files(store, argument)
-    needed = sum(_needed(path, argument, wanted) for path in described)
-    check_fits(needed, argument, f"{store} declares it")
 
 
 def check_files(store: Path, argument: str) -> None:
