@@ -216,7 +216,12 @@ class Flow:
         field.geometry.check(states, "x")
         flow.check_frozen(states, "x")
         after = field.layer(field.exactly_projected(states), k, tau, residual)
-        _check_layer(after)
+        broken = ~torch.isfinite(after).all(dim=-1)
+        if bool(broken.any()):
+            lost = bool(torch.isnan(after[first_index(broken)]).any())
+            what = " lands on zero, which has no direction" if lost else " overflows"
+            came = f"one in which {first_token(broken)}{what}"
+            raise ArgumentValueError("x", "states with a next layer", came, "take a smaller tau")
         return like(field.unmoved(after, states), x)
 
     def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
@@ -273,15 +278,6 @@ class Flow:
 
 _ON_SPACE = 64
 """Units of rounding by which a token may be off its space and counts as on it."""
-
-
-def _check_layer(states: Tensor) -> None:
-    broken = ~torch.isfinite(states).all(dim=-1)
-    if bool(broken.any()):
-        lost = bool(torch.isnan(states[first_index(broken)]).any())
-        what = " lands on zero, which has no direction" if lost else " overflows"
-        came = f"one in which {first_token(broken)}{what}"
-        raise ArgumentValueError("x", "states with a next layer", came, "take a smaller tau")
 
 
 def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> None:

@@ -192,7 +192,13 @@ def check_fields(fields: Mapping[str, Any]) -> None:
     if fields["flow"] is not None:
         fields["flow"].fitting(states[..., 0, :, :], "states")
     if fields["deviations"] is not None:
-        _check_deviations(fields["deviations"], states)
+        deviations = fields["deviations"]
+        if deviations.shape.shape != states.shape:
+            fitting = f"the shape of states, {tuple(states.shape)}"
+            raise ArgumentValueError("deviations_shape", fitting, f"shape {tuple(deviations.shape.shape)}")
+        for part in _DEVIATIONS:
+            if not bool(torch.isfinite(getattr(deviations, part)).all()):
+                raise ArgumentValueError(f"deviations_{part}", "finite numbers", "others")
     for name, counts in fields["counts"].items():
         if counts.dtype.kind not in "iu" or (counts < 0).any():
             raise ArgumentValueError(name, "whole numbers of at least 0", shown(counts))
@@ -200,24 +206,12 @@ def check_fields(fields: Mapping[str, Any]) -> None:
     as_choice(fields["frame"], "frame", ("tokens", "rescaled"))
     for note in fields["notes"]:
         as_text(note, "notes")
-    _check_parameters(fields["parameters"])
-
-
-def _check_deviations(deviations: Deviations, states: torch.Tensor) -> None:
-    if deviations.shape.shape != states.shape:
-        wanted = f"the shape of states, {tuple(states.shape)}"
-        raise ArgumentValueError("deviations_shape", wanted, f"shape {tuple(deviations.shape.shape)}")
-    for name in _DEVIATIONS:
-        if not bool(torch.isfinite(getattr(deviations, name)).all()):
-            raise ArgumentValueError(f"deviations_{name}", "finite numbers", "others")
-
-
-def _check_parameters(parameters: Any) -> None:
+    parameters = fields["parameters"]
     if not isinstance(parameters, dict):
         raise ArgumentTypeError("parameters", "an object", shown(parameters))
-    for name in _TOLERANCES:
-        if name in parameters:
-            as_positive(parameters[name], name)
+    for tolerance in _TOLERANCES:
+        if tolerance in parameters:
+            as_positive(parameters[tolerance], tolerance)
     if "residual" in parameters:
         as_not_negative(parameters["residual"], "residual")
 
@@ -384,6 +378,11 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     arrays = {str(name)[len(_PREFIX) :]: dataset[name].values for name in dataset if str(name).startswith(_PREFIX)}
     states = dataset["states"].values
     states = states.reshape(*leading, *states.shape[1:])
+    if "deviations_shape" not in dataset:
+        deviations = None
+    else:
+        parts = (torch.as_tensor(dataset[f"deviations_{name}"].values) for name in _DEVIATIONS)
+        deviations = Deviations(*parts).reshaped(*leading)
     return {
         "states": states,
         "times": dataset["time"].values,
@@ -398,16 +397,9 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "notes": tuple(json.loads(dataset.attrs["notes"])),
         "parameters": json.loads(dataset.attrs["parameters"]),
         "recorded": _recorded(dataset, leading),
-        "deviations": _deviations(dataset, leading),
+        "deviations": deviations,
         "noise": None if noise is None else Noise(**noise),
     }
-
-
-def _deviations(dataset: xr.Dataset, leading: tuple[int, ...]) -> Deviations | None:
-    if "deviations_shape" not in dataset:
-        return None
-    parts = (torch.as_tensor(dataset[f"deviations_{name}"].values) for name in _DEVIATIONS)
-    return Deviations(*parts).reshaped(*leading)
 
 
 def _recorded(dataset: xr.Dataset, leading: tuple[int, ...]) -> RecordedEvents | None:

@@ -354,7 +354,24 @@ def _outcome(
 ) -> tuple[str, Problem, Outcome]:
     engine, problem = chosen
     check_steps(engine, problem.times, problem.step, max_steps)
-    outcome = _run_moving(engine, problem, start)
+    # Some of the systems may have ended in the run before.
+    moving = start.moving
+    if moving is None:
+        outcome = _run(engine, problem)
+    else:
+        part = None
+        if len(moving):
+            part = _run(
+                engine,
+                replace(
+                    problem,
+                    field=problem.field.select(moving),
+                    start=problem.start[moving],
+                    deviations=problem.deviations and problem.deviations.select(moving),
+                    draws=problem.draws and problem.draws.select(moving),
+                ),
+            )
+        outcome = start.merged(part, Outcome.blank(problem))
     # Retractions move what stays on its ray by the last digit.
     outcome.states = problem.field.unmoved(outcome.states, problem.start.unsqueeze(1))
     if ENGINES[engine].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
@@ -375,26 +392,6 @@ def _parameters(problem: Problem, start: Start) -> dict[str, Any]:
     }
 
 
-def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
-    """Return the outcome of all systems, of which some may have ended in the run before."""
-    moving = start.moving
-    if moving is None:
-        return _run(engine, problem)
-    part = None
-    if len(moving):
-        part = _run(
-            engine,
-            replace(
-                problem,
-                field=problem.field.select(moving),
-                start=problem.start[moving],
-                deviations=problem.deviations and problem.deviations.select(moving),
-                draws=problem.draws and problem.draws.select(moving),
-            ),
-        )
-    return start.merged(part, Outcome.blank(problem))
-
-
 def _run(engine: str, problem: Problem) -> Outcome:
     chosen = ENGINES[engine]
     if problem.field.relative and engine in ("batched", "compiled"):
@@ -405,15 +402,6 @@ def _run(engine: str, problem: Problem) -> Outcome:
     return reduction.lifted(chosen.run(reduction.problem))
 
 
-def _deviations(outcome: Outcome, leading: tuple[int, ...], skipped: int) -> Deviations | None:
-    known = outcome.deviations
-    if known is None:
-        return None
-    return Deviations(known.center[:, skipped:], known.shape[:, skipped:], known.exponent[:, skipped:]).reshaped(
-        *leading
-    )
-
-
 def _trajectory(
     flow: Flow, start: Start, problem: Problem, outcome: Outcome, engine: str, skipped: int, frame: Frame
 ) -> Trajectory:
@@ -422,6 +410,10 @@ def _trajectory(
     end_times = outcome.end_times.numpy().reshape(leading)
     states = outcome.states[:, skipped:]
     tensor = states.reshape(*leading, *states.shape[1:])
+    deviations = outcome.deviations
+    if deviations is not None:
+        parts = (getattr(deviations, name)[:, skipped:] for name in ("center", "shape", "exponent"))
+        deviations = Deviations(*parts).reshaped(*leading)
     trajectory = Trajectory(
         states=like(tensor, start.original),
         times=times,
@@ -435,7 +427,7 @@ def _trajectory(
         notes=tuple(outcome.notes),
         parameters=_parameters(problem, start) | versions(*ENGINES[engine].libraries),
         recorded=recorded(problem.recorded, outcome, leading),
-        deviations=_deviations(outcome, leading, skipped),
+        deviations=deviations,
         frame=frame,
         noise=problem.draws and problem.draws.noise,
     )
