@@ -93,7 +93,15 @@ class Attention:
         self.positions = positions
         self.offset = float(offset)
         if self.shape_is_known:
-            _check_circuits(self.qk, self.ov)
+            for name, schedule in (("qk", self.qk), ("ov", self.ov)):
+                if schedule.shape[-1] != schedule.shape[-2] or schedule.shape[-1] == 0:
+                    raise ArgumentValueError(name, "square matrices (…, dim, dim)", f"shape {tuple(schedule.shape)}")
+            if self.qk.shape[-3:] != self.ov.shape[-3:]:
+                fitting = f"the heads and dim of qk, shape {tuple(self.qk.shape)}"
+                raise ArgumentValueError("ov", fitting, f"shape {tuple(self.ov.shape)}")
+            if self.qk.shape[:-3] and self.ov.shape[:-3] and self.qk.shape[:-3] != self.ov.shape[:-3]:
+                fitting = f"the system axes of qk, shape {tuple(self.qk.shape)}, or none"
+                raise ArgumentValueError("ov", fitting, f"shape {tuple(self.ov.shape)}")
             if positions is not None:
                 positions.check(self.qk, self.ov)
 
@@ -328,15 +336,3 @@ def _as_mask(mask: ArrayLike, causal: bool) -> Tensor:
         came = f"none for token {int(blind.nonzero()[0])}"
         raise ArgumentValueError("mask", "a sender that each token sees", came, "let it see itself")
     return read.clone()
-
-
-def _check_circuits(qk: Schedule, ov: Schedule) -> None:
-    for name, schedule in (("qk", qk), ("ov", ov)):
-        if schedule.shape[-1] != schedule.shape[-2] or schedule.shape[-1] == 0:
-            raise ArgumentValueError(name, "square matrices (…, dim, dim)", f"shape {tuple(schedule.shape)}")
-    if qk.shape[-3:] != ov.shape[-3:]:
-        wanted = f"the heads and dim of qk, shape {tuple(qk.shape)}"
-        raise ArgumentValueError("ov", wanted, f"shape {tuple(ov.shape)}")
-    if qk.shape[:-3] and ov.shape[:-3] and qk.shape[:-3] != ov.shape[:-3]:
-        wanted = f"the system axes of qk, shape {tuple(qk.shape)}, or none"
-        raise ArgumentValueError("ov", wanted, f"shape {tuple(ov.shape)}")

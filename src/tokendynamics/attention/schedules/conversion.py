@@ -131,18 +131,14 @@ def side_by_side(heads: Sequence[Schedule], argument: str) -> Schedule:
         not isinstance(head, Constant | Sinusoidal) for head in heads
     ):
         return together
-    return _gated(heads, gated[0].absolute)
-
-
-def _gated(heads: Sequence[Schedule], absolute: bool) -> Sinusoidal:
-    """Gates over all heads: products with fixed matrices; `PerHead` forms a matrix for each system's time."""
+    # Over all heads: products with fixed matrices. `PerHead` forms a matrix for each system's time.
     # A constant head is one whose gate stands still at sin(π/2) = 1.
     parts = [
         head if isinstance(head, Sinusoidal) else Sinusoidal(head.matrix_at(0.0), 1.0, 0.0, math.pi / 2)
         for head in heads
     ]
     gates = (_side_by_side([getattr(part, name) for part in parts], 2) for name in ("amplitude", "frequency", "phase"))
-    return Sinusoidal(_side_by_side([part.matrix for part in parts]), *gates, absolute=absolute)
+    return Sinusoidal(_side_by_side([part.matrix for part in parts]), *gates, absolute=gated[0].absolute)
 
 
 def _side_by_side(parts: Sequence[Tensor], axes: int = 3) -> Tensor:
