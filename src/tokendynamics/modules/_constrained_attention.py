@@ -51,22 +51,18 @@ def applied_weight(linear: nn.Module, dim: int, like: Tensor) -> Tensor:
     True
     """
     if type_before_parametrizations(linear) is nn.Linear:
-        return _renewed(linear)
+        # Hooks from before parametrizations renew the weight in a call alone, so that it may be an old one.
+        for hook in linear._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm) and hook.name == "weight":
+                return hook.compute_weight(linear)
+            if isinstance(hook, SpectralNorm) and hook.name == "weight":
+                return hook.compute_weight(linear, do_power_iteration=False)
+            if isinstance(hook, BasePruningMethod) and hook._tensor_name == "weight":
+                return hook.apply_mask(linear)
+        return cast(Tensor, linear.weight)
     probe = torch.eye(dim + 1, dim, dtype=like.dtype, device=like.device)  # the last row is zero: the bias alone
     images = linear.forward(probe)  # no call: hooks are for the tokens of a network
     return (images[:-1] - images[-1]).mT
-
-
-def _renewed(linear: nn.Module) -> Tensor:
-    """Return the weight; hooks from before parametrizations renew it in a call alone, so that it may be an old one."""
-    for hook in linear._forward_pre_hooks.values():
-        if isinstance(hook, WeightNorm) and hook.name == "weight":
-            return hook.compute_weight(linear)
-        if isinstance(hook, SpectralNorm) and hook.name == "weight":
-            return hook.compute_weight(linear, do_power_iteration=False)
-        if isinstance(hook, BasePruningMethod) and hook._tensor_name == "weight":
-            return hook.apply_mask(linear)
-    return cast(Tensor, linear.weight)
 
 
 Build = Callable[[], Sequence[Tensor]]
