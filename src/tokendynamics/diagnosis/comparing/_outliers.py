@@ -177,7 +177,12 @@ def _unlike_scales(table: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarra
     if len(scales) < 2 or not np.isfinite(scales).any():
         none = np.zeros(scales.shape, dtype=bool)
         return none, none, np.zeros(scales.shape)
-    common = _common_scale(scales, errors)
+    # The median of scales, weighted by how well each is known.
+    known = np.isfinite(scales) & (errors > 0)
+    values, weights = scales[known], 1 / errors[known]
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    common = float(values[order][np.searchsorted(reached, reached[-1] / 2)]) if len(values) else 1.0
     with warnings.catch_warnings(
         action="ignore", category=RuntimeWarning
     ):  # medians without a value, and errors of zero
@@ -231,15 +236,6 @@ def _noise_standing_out(table: xr.Dataset) -> Bool[np.ndarray, "layer tensor"]:
 def _median(values: np.ndarray) -> Any:
     """Return medians over the first axis, without NaN."""
     return np.median(values, axis=0) if np.isfinite(values).all() else np.nanmedian(values, axis=0)
-
-
-def _common_scale(scales: np.ndarray, errors: np.ndarray) -> float:
-    """Return the median of scales, weighted by how well each is known."""
-    known = np.isfinite(scales) & (errors > 0)
-    values, weights = scales[known], 1 / errors[known]
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)]) if len(values) else 1.0
 
 
 def heads_standing_out(weights: xr.Dataset, layer: int) -> tuple[int, ...]:

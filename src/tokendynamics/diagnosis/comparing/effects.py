@@ -195,7 +195,12 @@ def halved_finding(names: tuple[str, str], halved: HalvedParts, place: int, eps:
         noun: What a prompt is called.
     """
     pair = halved.table.isel(other=place)
-    why = _why_not(names, halved, place)
+    reasons = [halved.unknown[0], halved.unknown[place + 1]]
+    if reasons[0] and reasons[0] == reasons[1]:
+        why = f"neither has a known loss ({reasons[0]})"
+    else:
+        unknown = [f"the loss of {name} is unknown ({why})" for name, why in zip(names, reasons, strict=True) if why]
+        why = "; ".join(unknown) or halved.unpaired[place]
     if why:
         text = f"The effect of halving parts was not compared between {names[1]} and {names[0]} because {why}."
         return Finding(text, "halved", {"why": why})
@@ -224,14 +229,6 @@ def halved_finding(names: tuple[str, str], halved: HalvedParts, place: int, eps:
     )
     values = _values(pair, at) | {"parts": int(significant.sum()), "interval": [float(low[at]), float(high[at])]}
     return Finding(text, "halved", values)
-
-
-def _why_not(names: tuple[str, str], halved: HalvedParts, place: int) -> str:
-    reasons = [halved.unknown[0], halved.unknown[place + 1]]
-    if reasons[0] and reasons[0] == reasons[1]:
-        return f"neither has a known loss ({reasons[0]})"
-    unknown = [f"the loss of {name} is unknown ({why})" for name, why in zip(names, reasons, strict=True) if why]
-    return "; ".join(unknown) or halved.unpaired[place]
 
 
 def _not_significant(names: tuple[str, str], pair: xr.Dataset, too_few: str) -> Finding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -232,7 +231,14 @@ def stored_comparison(folder: Path) -> dict[str, Any]:
             "manifest": dict(summary["manifest"]),
         }
         fields |= _tables(folder, summary["tables"], models)
-        _check_depths(fields)
+        # Parts of networks of different depth are those of two comparisons in one folder.
+        of_models = zip(fields["descriptions"], fields["verdicts"], fields["traces"], strict=True)
+        for number, (facts, verdict, trace) in enumerate(of_models, start=1):
+            layers, badges = facts["layers"], len(verdict.layers)
+            if trace.layer.values.tolist() != list(range(layers + 1)):
+                raise ArgumentValueError(f"trace-{number}", f"layers 0 to {layers}", shown(trace.layer.values.tolist()))
+            if badges != layers:
+                raise ArgumentValueError("verdicts", f"a badge for each of {layers} layers", badges)
     return fields
 
 
@@ -283,14 +289,3 @@ def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any
                 raise ArgumentValueError(f"{name} {axis}", shown(wanted), shown(came))
     names = [f"trace-{number}" for number in range(1, len(models) + 1)]
     return tables | {"traces": tuple(open_table(folder, name, _TRACE_DIMS, _WANTED, LABELS) for name in names)}
-
-
-def _check_depths(fields: Mapping[str, Any]) -> None:
-    """Refuse parts that are of networks of different depth: a folder of two comparisons."""
-    of_models = zip(fields["descriptions"], fields["verdicts"], fields["traces"], strict=True)
-    for number, (facts, verdict, trace) in enumerate(of_models, start=1):
-        layers, badges = facts["layers"], len(verdict.layers)
-        if trace.layer.values.tolist() != list(range(layers + 1)):
-            raise ArgumentValueError(f"trace-{number}", f"layers 0 to {layers}", shown(trace.layer.values.tolist()))
-        if badges != layers:
-            raise ArgumentValueError("verdicts", f"a badge for each of {layers} layers", badges)

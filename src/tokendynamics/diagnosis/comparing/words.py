@@ -135,7 +135,12 @@ def parting_finding(
         text = f"{names[1]} vs {names[0]}: the first difference is not located because {why}."
         return Finding(text, "updates", {"why": why})
     slight = ", which is typical of weights that were rounded or trained slightly further"
-    ends, of_tokens = _ends(parting, depth), " of the compared tokens" if left_out else ""
+    places = [] if parting.start is None else [(parting.start.update, "at the embedding")]
+    one_layer = depth == 1 or parting.early == parting.late  # then both ends are one
+    places += [(parting.early, "after layer 1")] * (not one_layer)
+    places += [(parting.late, "at the end" if depth is None else f"after layer {depth}")]
+    sizes = [f"{of_norm(size, 'their')} {place}" for size, place in places]
+    ends, of_tokens = f"by {listing(sizes)}", " of the compared tokens" if left_out else ""
     compared = f"all states{of_tokens}{'' if depth is None else f' up to layer {depth}'}"
     texts = {
         "equal": f"{compared} are equal to the last bit.",
@@ -172,15 +177,6 @@ def missing_finding(names: tuple[str, str], missing: MissingLayers) -> Finding:
     text = f"{names[1]} lacks {in_layers(missing.layers)} of {names[0]}; the matrices of its other blocks are {rest}."
     values = {"missing": list(missing.layers), "rest": missing.rest, "most": missing.most}
     return Finding(text, "updates", values)
-
-
-def _ends(parting: Parting, depth: int | None) -> str:
-    places = [] if parting.start is None else [(parting.start.update, "at the embedding")]
-    one_layer = depth == 1 or parting.early == parting.late  # then both ends are one
-    places += [(parting.early, "after layer 1")] * (not one_layer)
-    places += [(parting.late, "at the end" if depth is None else f"after layer {depth}")]
-    sizes = [f"{of_norm(size, 'their')} {place}" for size, place in places]
-    return f"by {listing(sizes)}"
 
 
 def _located(
