@@ -170,6 +170,8 @@ def _loaded(given: _ToLoad, reading: ReadingOptions, output: Output) -> Checkpoi
 
 def _show(output: Output, comparison: Comparison, report: Path | None) -> None:
     from tokendynamics.cli._output import UNDRAWN
+    from tokendynamics.diagnosis.comparing.words import part_named
+    from tokendynamics.words import fixed
 
     if output.in_a_form(comparison, comparison.record, report):
         return
@@ -178,9 +180,6 @@ def _show(output: Output, comparison: Comparison, report: Path | None) -> None:
     for finding in comparison.sentences:
         console.print(Text("• ").append(finding.text), soft_wrap=False)
     console.print()
-    from tokendynamics.diagnosis.comparing.words import part_named
-    from tokendynamics.words import fixed
-
     textual = ("model", "end state", "worst state", "first difference")
     columns = ("model", "layers", "dim", "κ′ at the end", *textual[1:])
     shown = table(*columns, left=textual, title="State of the tokens")

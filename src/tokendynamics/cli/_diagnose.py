@@ -157,8 +157,11 @@ def show(output: Output, diagnosis: Diagnosis, report: Path | None) -> None:
         diagnosis: What is printed.
         report: The page; None if it could not be drawn.
     """
+    import numpy as np
+
     from tokendynamics.cli._output import UNDRAWN
     from tokendynamics.diagnosis.result import deeper_in_words, further_in_words, summary
+    from tokendynamics.diagnosis.verdict import mean_over_prompts
 
     if output.in_a_form(diagnosis, summary(diagnosis), report):
         return
@@ -177,10 +180,6 @@ def show(output: Output, diagnosis: Diagnosis, report: Path | None) -> None:
         for sentence in others:
             console.print(Text("• ").append(sentence), soft_wrap=False)
     console.print()
-    import numpy as np
-
-    from tokendynamics.diagnosis.verdict import mean_over_prompts
-
     averaged = mean_over_prompts(diagnosis.trace)
     last = averaged.sizes["layer"] - 1
     texts = plural(diagnosis.trace.sizes["prompt"], diagnosis.trace.attrs["prompt_noun"])

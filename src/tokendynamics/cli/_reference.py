@@ -53,10 +53,10 @@ def reference_group(context: click.Context, user_table: Path | None, as_json: Js
     if as_json:
         echo_json([asdict(row) for row in rows])
         return
-    console = Console(highlight=False)
     from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
     from tokendynamics.words import estimate, fixed
 
+    console = Console(highlight=False)
     columns = ("network", "layers", "κ′ at the end", "common", "worst state")
     shown = table(*columns, left=("network", "worst state"), unbroken=columns[1:4])
     for row in rows:
