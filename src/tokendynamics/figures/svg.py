@@ -159,7 +159,15 @@ def draw(
                 mark.set("data-table", mark.get("aria-label", ""))
                 mark.set("data-class", "hit")
     _slim(root, tooltips=False)
-    _rename_ids(root, ident)
+    names: dict[str, str] = {}
+    for element in root.iter():
+        if "id" in element.attrib:
+            names[element.attrib["id"]] = f"{ident}-clip-{len(names) + 1}"
+            element.set("id", names[element.attrib["id"]])
+    for element in root.iter():
+        reference = element.get("clip-path", "")
+        if reference:
+            element.set("clip-path", f"url(#{names[reference[5:-1]]})")
     if float(root.attrib["width"]) < (least := _LEAST.get(screen, 0.0)):
         root.set("width", f"{least:g}")
         root.set("viewBox", f"0 0 {least:g} {root.attrib['height']}")
@@ -250,18 +258,6 @@ def _draws_nothing(element: ElementTree.Element) -> bool:
     if element.get("class") not in {"background", "foreground"}:
         return False
     return not (element.get("fill") or element.get("stroke"))
-
-
-def _rename_ids(root: ElementTree.Element, ident: str) -> None:
-    names: dict[str, str] = {}
-    for element in root.iter():
-        if "id" in element.attrib:
-            names[element.attrib["id"]] = f"{ident}-clip-{len(names) + 1}"
-            element.set("id", names[element.attrib["id"]])
-    for element in root.iter():
-        reference = element.get("clip-path", "")
-        if reference:
-            element.set("clip-path", f"url(#{names[reference[5:-1]]})")
 
 
 def _describe(root: ElementTree.Element, ident: str, title: str, description: str) -> None:

@@ -117,7 +117,28 @@ def functional_of(spec: str, categories: int | None, default: int, law: Any) -> 
     digits = _DIGITS.fullmatch(spec)
     if digits is not None:
         return pair_numbers(size, _base(digits[1], spec))
-    matrix = _read(spec)
+    import numpy as np
+
+    from tokendynamics.numerics.arguments import as_path
+
+    path = Path(spec)
+    readers = {".json": _read_json, ".csv": _read_csv, ".npy": _read_npy}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        endings = "random:SEED, positive:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
+        raise ArgumentValueError("--q-true", endings, repr(spec))
+    as_path(spec, "--q-true")
+    if not path.is_file():
+        raise ArgumentValueError("--q-true", "a file that exists", path)
+    try:
+        values = np.asarray(reader(path))
+    except (OSError, ValueError, TypeError, EOFError, OverflowError) as error:
+        if isinstance(error, ArgumentValueError):
+            raise
+        raise ArgumentValueError("--q-true", "a matrix of numbers", f"{path} ({error})") from error
+    if values.dtype.kind not in "iuf":
+        raise ArgumentValueError("--q-true", "real numbers", f"{values.dtype} in {path}")
+    matrix = values.astype(np.float64)
     if categories is not None and matrix.shape != (categories, categories):
         wanted = f"{categories} × {categories} numbers, as --categories says"
         raise ArgumentValueError("--q-true", wanted, f"shape {tuple(matrix.shape)} in {spec}")
@@ -143,32 +164,6 @@ def law_of(spec: str) -> Any:
         return [float(part) for part in spec.split(",")]
     except ValueError as error:
         raise ArgumentValueError("--law", "uniform, zipf or probabilities such as 0.5,0.3,0.2", repr(spec)) from error
-
-
-def _read(spec: str) -> Any:
-    import numpy as np
-
-    from tokendynamics.numerics.arguments import as_path
-
-    path = Path(spec)
-    readers = {".json": _read_json, ".csv": _read_csv, ".npy": _read_npy}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        wanted = "random:SEED, positive:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
-        raise ArgumentValueError("--q-true", wanted, repr(spec))
-
-    as_path(spec, "--q-true")
-    if not path.is_file():
-        raise ArgumentValueError("--q-true", "a file that exists", path)
-    try:
-        matrix = np.asarray(reader(path))
-    except (OSError, ValueError, TypeError, EOFError, OverflowError) as error:
-        if isinstance(error, ArgumentValueError):
-            raise
-        raise ArgumentValueError("--q-true", "a matrix of numbers", f"{path} ({error})") from error
-    if matrix.dtype.kind not in "iuf":
-        raise ArgumentValueError("--q-true", "real numbers", f"{matrix.dtype} in {path}")
-    return matrix.astype(np.float64)
 
 
 def _read_json(path: Path) -> Any:

@@ -193,7 +193,23 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
     everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
     named = outliers or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
     scales = compared.table.tensor_scale.values
-    words = _named(values, scales, named, tensors, layers, compared.vectors, names[0])
+    # Each tensor with its layers, its largest difference and scale, in decreasing order. Of one that is zero in the
+    # first network, in these layers, no norm of its own gives the size.
+    first = names[0]
+    places = sorted({place for _, place in named}, key=lambda place: -max(values[at] for at in named if at[1] == place))
+    parts = []
+    for place in places[:_TENSORS_NAMED]:
+        rows = [row for row, column in named if column == place]
+        kind = " (a bias or norm)" if tensors[place] in compared.vectors else ""
+        largest = max(values[row, place] for row in rows)
+        size = f"by {'up to ' * (len(rows) > 1)}{of_norm(largest)}"
+        if np.isnan(scales[rows, place]).all():
+            size = f"where it is zero in {first}"
+        elif len(rows) == 1:
+            size += scale_in_words(scales[rows[0], place], largest)
+        parts.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
+    more = f"; and {plural(len(places) - _TENSORS_NAMED, 'more tensor')}" if len(places) > _TENSORS_NAMED else ""
+    words = "; ".join(parts) + more
     subject = _apart_from(compared.codes, f"stored tensors {_whose(names, compared.unmatched)}")
     subject = f"{subject} differ {where_differing(changed, known)}"
     if named and everywhere:
@@ -243,37 +259,6 @@ def _outside(compared: TensorDifferences, least: float = STORED) -> str:
         return ""
     named = listing([f"{name} (by {of_norm(size)})" for size, name in differing], most=MOST_NAMED)
     return f" Outside the blocks, {named} {'differs' if len(differing) == 1 else 'differ'}."
-
-
-def _named(
-    values: np.ndarray,
-    scales: np.ndarray,
-    chosen: list[tuple[int, int]],
-    tensors: np.ndarray,
-    layers: np.ndarray,
-    vectors: tuple[str, ...],
-    first: str,
-) -> str:
-    """Write tensors by name, each with its layers, its largest difference and scale, in decreasing order.
-
-    Of one that is zero in the first network, in these layers, no norm of its own gives the size.
-    """
-    places = sorted(
-        {place for _, place in chosen}, key=lambda place: -max(values[at] for at in chosen if at[1] == place)
-    )
-    words = []
-    for place in places[:_TENSORS_NAMED]:
-        rows = [row for row, column in chosen if column == place]
-        kind = " (a bias or norm)" if tensors[place] in vectors else ""
-        largest = max(values[row, place] for row in rows)
-        size = f"by {'up to ' * (len(rows) > 1)}{of_norm(largest)}"
-        if np.isnan(scales[rows, place]).all():
-            size = f"where it is zero in {first}"
-        elif len(rows) == 1:
-            size += scale_in_words(scales[rows[0], place], largest)
-        words.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
-    more = f"; and {plural(len(places) - _TENSORS_NAMED, 'more tensor')}" if len(places) > _TENSORS_NAMED else ""
-    return "; ".join(words) + more
 
 
 def scale_in_words(scale: float, difference: float) -> str:

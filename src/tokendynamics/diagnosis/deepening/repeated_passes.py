@@ -342,7 +342,25 @@ def _run(
             raise ArgumentValueError("reference", wanted, asked.reference)
         identity = json.dumps(attrs | {"texts": texts, "fingerprint": stack.fingerprint()})
         run = _started(stack, target, identity, asked.reference)
-        run = _driven(stack, run, asked, target, report)
+        # Until all passes or prompts are done, or the run is interrupted; completed passes are written in any case.
+        written = monotonic()
+        try:
+            # A prompt has ended if it is below the bound or has no directions left.
+            while len(run.over) <= asked.count and not all(
+                math.isnan(row["log_norm"]) or row["consensus"] < asked.bound for row in run.rows[-1]
+            ):
+                report(len(run.over) - 1, asked.count, "passing")
+                stack.advance()
+                rows, over = _measured(stack, asked.reference)
+                # At once: a run that is stopped in between must not have measures of states that it does not have.
+                run = PassRun(run.identity, [*run.rows, rows], [*run.over, over], stack.states, stack.log_scale)
+                if target is not None and monotonic() - written > _SAVED_EVERY:
+                    write_run(target, run)
+                    written = monotonic()
+            report(asked.count, asked.count, "passing")
+        finally:
+            if target is not None:
+                write_run(target, run)
         attrs |= {"scale": f"as they are: {stack.not_scaled}" if stack.not_scaled else "divided out, in log_norm"}
         attrs |= {"drawn_whole": ", ".join(stack.drawn_whole) or "none"} if how.weights == "law" else {}
     attrs["prompt_noun"] = noun_of(prompts)
@@ -389,29 +407,6 @@ def _measured(stack: RepeatedStack, reference: int) -> tuple[list[dict[str, floa
     scales = stack.log_scale.tolist()
     rows = [measures_of_prompt(prompt, scale, reference) for prompt, scale in zip(states, scales, strict=True)]
     return rows, measures_over_prompts(states, stack.dtype)
-
-
-def _driven(stack: RepeatedStack, run: PassRun, asked: _Asked, target: Path | None, report: Progress) -> PassRun:
-    """Run until all passes or prompts are done, or the run is interrupted; completed passes are written in any case."""
-    written = monotonic()
-    try:
-        # A prompt has ended if it is below the bound or has no directions left.
-        while len(run.over) <= asked.count and not all(
-            math.isnan(row["log_norm"]) or row["consensus"] < asked.bound for row in run.rows[-1]
-        ):
-            report(len(run.over) - 1, asked.count, "passing")
-            stack.advance()
-            rows, over = _measured(stack, asked.reference)
-            # At once: a run that is stopped in between must not have measures of states that it does not have.
-            run = PassRun(run.identity, [*run.rows, rows], [*run.over, over], stack.states, stack.log_scale)
-            if target is not None and monotonic() - written > _SAVED_EVERY:
-                write_run(target, run)
-                written = monotonic()
-        report(asked.count, asked.count, "passing")
-    finally:
-        if target is not None:
-            write_run(target, run)
-    return run
 
 
 def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str, Any]:
