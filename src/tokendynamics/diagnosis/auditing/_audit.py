@@ -354,6 +354,16 @@ _ROW_DIMS = axes_of(
 def _conventions(
     ckpt: Checkpoint, layers: Sequence[int], value: ValueMap, fold_norms: bool | None, singular: Singular
 ) -> dict[str, str]:
+    # What attention has in some of these layers that the audited theorems' attention has not.
+    context, besides = ckpt.architecture.context, []
+    for layer in layers:
+        if (attention := ckpt.layout.layers[layer - 1].attention) is None:
+            continue
+        if attention.window is not None and (context is None or attention.window < context):
+            besides.append(f"windows of {plural(attention.window, 'token')}")
+        if attention.rotation is not None:
+            besides.append("rotary positions")
+        besides += besides_the_form(attention)
     return {
         "model": ckpt.name,
         "layout": json.dumps(ckpt.layout.plain()),
@@ -366,25 +376,11 @@ def _conventions(
         "scaling": "qk_eigenvalues include 1/sqrt(d_head); signs and balances do not depend on it",
         "near_zero_threshold": f"{NEAR_ZERO:g} absolute, as in positional Table 7, and relative to the spectral radius",
         "balance": "of qk: eigenvalues of the symmetric part; of ov: Re of its own eigenvalues; ov_sym: symmetric part",
-        "besides": listing(_besides(ckpt, layers)) or "none",
+        "besides": listing(list(dict.fromkeys(besides))) or "none",
         "theory": "ov_norm, distances from hypotheses and the prediction: always of the OV product, gains folded",
         "weights_precision": "as stored, computed in float64",
         **notes_of(ckpt),
     }
-
-
-def _besides(ckpt: Checkpoint, layers: Sequence[int]) -> list[str]:
-    """Return what attention has in some of these layers that the audited theorems' attention has not."""
-    context, besides = ckpt.architecture.context, []
-    for layer in layers:
-        if (attention := ckpt.layout.layers[layer - 1].attention) is None:
-            continue
-        if attention.window is not None and (context is None or attention.window < context):
-            besides.append(f"windows of {plural(attention.window, 'token')}")
-        if attention.rotation is not None:
-            besides.append("rotary positions")
-        besides += besides_the_form(attention)
-    return list(dict.fromkeys(besides))
 
 
 def _check_choices(value: str, singular: str, spectra: str) -> None:
