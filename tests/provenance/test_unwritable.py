@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pretrained.families import network_of
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.learning import learn
 from tokendynamics.numerics.errors import StorageError
-from tokendynamics.provenance.whole import storage_errors
+from tokendynamics.provenance.whole import storage_errors, whole_folder
 from tokendynamics.sweeps.systems._plan import parse_plan
 
 
@@ -96,3 +97,29 @@ def test_errors_of_other_files_pass_as_they_are(name: str | None, tmp_path: Path
     with pytest.raises(FileNotFoundError) as raised, storage_errors(tmp_path / "results" / "page.html"):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", other)
     assert not isinstance(raised.value, StorageError)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of POSIX")
+def test_a_run_that_may_open_no_more_files_leaves_nothing_and_says_why(tmp_path: Path) -> None:
+    import resource
+
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def run_out_of_files() -> None:
+        with whole_folder(tmp_path / "out", {}, "tests") as made:
+            (made / "a" / "b" / "c" / "d").mkdir(parents=True)
+            for place in (made, *made.rglob("*")):
+                (place / "numbers.txt").write_text("1 2 3")
+            lowest = os.open(tmp_path, os.O_RDONLY)
+            os.close(lowest)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, former[1]))
+            with (made / "numbers.txt").open(), (made / "a" / "numbers.txt").open():
+                pytest.fail("the limit does not hold")
+
+    try:
+        with pytest.raises(StorageError, match=r"files that can be opened, got too many open files; raise the limit"):
+            run_out_of_files()
+        left = list(tmp_path.iterdir())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, former)
+    assert left == []

@@ -44,10 +44,21 @@ def staging(target: Path) -> Iterator[Path]:
     finally:
         try:
             if not (root / JOURNAL).exists():
-                shutil.rmtree(root, ignore_errors=True)
+                _remove(root)
         finally:
             if lock is not None:
                 os.close(lock)
+
+
+def _remove(root: Path) -> None:
+    """Remove a folder, also where no more files can be open than one."""
+    shutil.rmtree(root, ignore_errors=True)  # it keeps the folders of all levels open
+    for place, _, names in os.walk(root, topdown=False):
+        for name in names:
+            with contextlib.suppress(OSError):
+                Path(place, name).unlink()
+        with contextlib.suppress(OSError):
+            Path(place).rmdir()
 
 
 @contextmanager

@@ -173,11 +173,10 @@ def storage_errors(place: Path) -> Iterator[None]:
             wanted, came = "room for the results", os.strerror(number or errno.ENOSPC).lower()
             advice = "free space or choose another disk; the earlier files are unchanged"
         elif number not in (None, errno.ENOTEMPTY) and _is_around(place, getattr(error, "filename", None)):
-            wanted, came, advice = (
-                "a place that can be written to",
-                os.strerror(number).lower(),
-                "choose another folder",
-            )
+            limited = number in (errno.EMFILE, errno.ENFILE)  # whatever the place
+            wanted = "files that can be opened" if limited else "a place that can be written to"
+            came = os.strerror(number).lower()
+            advice = "raise the limit of open files (ulimit -n)" if limited else "choose another folder"
         else:
             raise
         raise StorageError(str(place), wanted, came, advice) from error
