@@ -136,9 +136,9 @@ class AttentionFunctions(TorchFunctionMode):
             return output
         first, second = operands
         equation = args[0] if name == "einsum" else ""
-        if equation and (isinstance(self._of(second), Weights) or rows_last(equation)):
-            equation, first, second = exchanged(equation), second, first
-        weights = self._of(first)
+        weights, other = self._of(first), self._of(second)
+        if equation and not isinstance(weights, Weights) and (isinstance(other, Weights) or rows_last(equation)):
+            equation, first, second, weights = exchanged(equation), second, first, other
         if isinstance(weights, Weights) and weights.source.sink is not None:
             weights, first, second = without_zero_value(weights, first, second)
         of_weights = isinstance(weights, Weights)
