@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tokendynamics as td
 from tokendynamics.numerics import AttentionFactorsError
-from tokendynamics.pretrained.network import uncompiled
+from tokendynamics.pretrained.discovery._fused_attention import uncompiled
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 pytestmark = pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="PyTorch before 2.6")

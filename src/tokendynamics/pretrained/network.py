@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, cast
 
 import torch
@@ -23,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained._torch_attention import apart, run_like
+from tokendynamics.pretrained.discovery._fused_attention import uncompiled
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _BY_NAME = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -322,49 +321,6 @@ def without_autocast() -> Iterator[None]:
         yield
     finally:
         kind.__enter__ = former
-
-
-@dataclass
-class _Stance:
-    """How PyTorch runs what is compiled.
-
-    Attributes:
-        users: How many open blocks need it to run as it is.
-        former: Puts back how it ran before.
-    """
-
-    users: int = 0
-    former: ExitStack = field(default_factory=ExitStack)
-
-
-_stance, _choosing = _Stance(), Lock()
-
-_COMPILING = {"torch._dynamo", "torch.nn.attention.flex_attention"}
-"""Without one of these modules nothing is compiled."""
-
-
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Let what `torch.compile` compiles, as flex_attention does itself where it is called, run as it is in the block.
-
-    Hooks then see every module, and no pass with other hooks is compiled anew. Several such blocks may be open at a
-    time, in several threads.
-    """
-    choose = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
-    if choose is None or _COMPILING.isdisjoint(sys.modules):
-        yield
-        return
-    with _choosing:
-        if not _stance.users:
-            _stance.former.enter_context(choose("force_eager"))
-        _stance.users += 1
-    try:
-        yield
-    finally:
-        with _choosing:
-            _stance.users -= 1
-            if not _stance.users:
-                _stance.former.close()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from tokendynamics.pretrained.discovery._followed_tensors import (
     logits_of_heads,
     without_zero_value,
 )
-from tokendynamics.pretrained.discovery._fused_attention import FUSED
+from tokendynamics.pretrained.discovery._fused_attention import FUSED, uncompiled
 from tokendynamics.pretrained.discovery._products import (
     einsum_product,
     exchanged,
@@ -45,7 +45,6 @@ from tokendynamics.pretrained.discovery.attention_call import (
     AttentionCall,
     seen_elsewhere,
 )
-from tokendynamics.pretrained.network import uncompiled
 
 
 class _OfTensors(WeakTensorKeyDictionary):

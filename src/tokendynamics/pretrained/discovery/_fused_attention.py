@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import torch
@@ -195,3 +198,46 @@ FUSED: Mapping[str, Callable[[Any, Any, dict[str, Any]], Any]] = {
     "flex_attention": _attend_flexibly,
 }
 """Runs a function of PyTorch that is a whole attention, by its name."""
+
+
+@dataclass
+class _Stance:
+    """How PyTorch runs what is compiled.
+
+    Attributes:
+        users: How many open blocks need it to run as it is.
+        former: Puts back how it ran before.
+    """
+
+    users: int = 0
+    former: ExitStack = field(default_factory=ExitStack)
+
+
+_stance, _choosing = _Stance(), Lock()
+
+_COMPILING = {"torch._dynamo", "torch.nn.attention.flex_attention"}
+"""Without one of these modules nothing is compiled."""
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Let what `torch.compile` compiles, as flex_attention does itself where it is called, run as it is in the block.
+
+    Hooks then see every module, and no pass with other hooks is compiled anew. Several such blocks may be open at a
+    time, in several threads.
+    """
+    choose = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
+    if choose is None or _COMPILING.isdisjoint(sys.modules):
+        yield
+        return
+    with _choosing:
+        if not _stance.users:
+            _stance.former.enter_context(choose("force_eager"))
+        _stance.users += 1
+    try:
+        yield
+    finally:
+        with _choosing:
+            _stance.users -= 1
+            if not _stance.users:
+                _stance.former.close()

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._functions import AttentionFunctions, noticing
+from tokendynamics.pretrained.discovery._fused_attention import uncompiled
 from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, plain_attention
 from tokendynamics.pretrained.discovery.attention_call import (
     LOG_FACTORS,
@@ -26,7 +27,6 @@ from tokendynamics.pretrained.discovery.attention_call import (
     rows_of,
     seen_elsewhere,
 )
-from tokendynamics.pretrained.network import uncompiled
 
 WATCHED = "tokendynamics"
 """The attention implementation under which a network is watched."""
