@@ -54,6 +54,7 @@ NOTHING: dict[str, Any] = {
     "a path": Path("x"),
     "a namespace": SimpleNamespace(shape=(2, 2), dtype="float64"),
     "bytes": b"12",
+    "a byte array": bytearray(b"12"),
     "not implemented": NotImplemented,
     "an ellipsis": ...,
     "a slice": slice(2),
@@ -165,6 +166,7 @@ RANGES: dict[str, Any] = {
     "infinity": float("inf"),
     "minus infinity": float("-inf"),
     "tiny": 5e-324,
+    "large": 1e308,
     "a large integer": 2**70,
     "a large negative integer": -(2**70),
     "numpy": np.float32(1.5),
@@ -209,4 +211,5 @@ TEXTS: dict[str, Any] = {name: CHOICES[name] for name in (*NOTHING, "a list", "a
 """No text."""
 
 OTHER: dict[str, Any] = {**NOTHING, "None": None, "a text": "text", "a number": 3.0, "a list": [1.0], "array": _SQUARE}
+OTHER["sparse"] = ARRAYS["sparse"]
 """Nothing that an argument of a type of ours could be."""

@@ -7,12 +7,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from package import hostile_values as values
 from package.public_calls import CIRCUITS, FLOWS, MODULES, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, Call, Kind
 from package.public_model_calls import MODELS
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError, TokenDynamicsError
 
 _CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS, **SWEEPS, **MODULES}
 _REFUSED: dict[Kind, dict[str, Any]] = {
@@ -55,6 +57,7 @@ _FEW = frozenset(
         *("an object", "an unprintable object", "a dict", "a class", "bytes", "None", "a number", "a list", "array"),
         *("an unhashable", "escapes", "NaN", "a huge integer", "meta", "0-d", "negative", "a tensor", "masked"),
         *("a fraction", "another word", "True", "a large integer", "a long text", "ragged", "objects"),
+        *("sparse", "large", "a byte array"),
     }
 )
 """Of the values for calls that run networks."""
@@ -122,6 +125,41 @@ def test_wrong_arguments_about_models_are_typed_errors(
 
 
 _PLACES = ("folder", "path", "store")
+
+_MISTAKEN: dict[str, tuple[str, Any]] = {
+    "simulate": ("events", ""),
+    "Free.sample": ("systems", (1,) * 1_000_000),
+    "LayerNorm": ("eps", -1.0),
+    "PairTask.embed": ("scratch", -1),
+    "continue_descent": ("steps", -1),
+    "classify": ("expansions", -1),
+    "fractions": ("over", ("another",)),
+    "Attention": ("qk", [1.0] * 1_000_000),
+    "either_pair": ("x", np.zeros(1_000_000)),
+    "SignedMatrix.start": ("noise", 1e308),
+    "heat_map": ("scale", 1e308),
+    "first_token_function": ("agreement", bytearray(b"12")),
+    "load": ("inputs", True),
+    "load, live": ("inputs", torch.eye(2).to_sparse()),
+    "logit_lens": ("text", torch.eye(2).to_sparse()),
+    "audit": ("layers", {1: 2}),
+    "decode": ("passes", [2**70]),
+    "diagnose": ("weights", "another word"),
+    "Checkpoint.save": ("folder", "."),
+    "Trajectory.save": ("path", ""),
+}
+"""Values that some calls took for others, or without looking at them."""
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", _MISTAKEN)
+def test_values_are_not_taken_for_others(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    argument, value = _MISTAKEN[name]
+    call = _CALLS[name] if name in _CALLS else MODELS[name]()
+    with pytest.raises((ArgumentTypeError, ArgumentValueError, MemoryLimitError), match=f"^{argument}"):
+        call(**{argument: value})
+    assert not list(tmp_path.iterdir())
 
 
 def _outcome(name: str, argument: str, value: Any) -> str:

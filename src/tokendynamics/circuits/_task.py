@@ -127,7 +127,9 @@ class PairTask:
         """
         sequences = self.checked(x)
         length = sequences.shape[-1]
-        tokens = torch.zeros(*sequences.shape, self.width + scratch, dtype=torch.float64)
+        tokens = torch.zeros(
+            *sequences.shape, self.width + as_count(scratch, "scratch", at_least=0), dtype=torch.float64
+        )
         tokens[..., : self.categories] = torch.nn.functional.one_hot(sequences - 1, self.categories).double()
         tokens[..., self.categories : self.categories + length] += torch.eye(length, dtype=torch.float64)
         return tokens

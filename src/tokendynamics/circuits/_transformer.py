@@ -13,7 +13,7 @@ from tokendynamics.attention import Attention
 from tokendynamics.attention.mixing import average
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_not_negative, as_tensor
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 
@@ -194,7 +194,7 @@ class LayerNorm:
         features: Which are normalized, all by default, without gaps; the others are left as they are.
 
     Raises:
-        ArgumentValueError: Features in steps.
+        ArgumentValueError: Features in steps, or a negative eps.
 
     >>> LayerNorm(torch.ones(2), torch.zeros(2), eps=0.0)(torch.tensor([[3.0, 1.0]]))
     tensor([[ 1., -1.]])
@@ -206,7 +206,7 @@ class LayerNorm:
     features: slice = field(default_factory=lambda: slice(None))
 
     def __post_init__(self) -> None:
-        as_finite(self.eps, "eps")
+        as_not_negative(self.eps, "eps")
         if self.features.step not in (None, 1):
             raise ArgumentValueError("features", "a slice without steps", self.features)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor, like
+from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -65,6 +66,7 @@ def either_pair(x: ArrayLike) -> Any:
     if inputs.shape[-1] % 2 or inputs.shape[-1] == 0:
         raise ArgumentValueError("x", "an even number of inputs", f"shape {tuple(inputs.shape)}")
     pairs = inputs.shape[-1] // 2
+    check_fits(16 * pairs * pairs * inputs.element_size(), "x", "pass fewer inputs")  # B, and what it is made from
     B = torch.eye(pairs, dtype=inputs.dtype).repeat_interleave(2, dim=1)
     complete = BinaryLogic(B, torch.ones(1, pairs, dtype=inputs.dtype))(inputs)[..., 0]
     return like((complete >= 1).to(inputs.dtype), x)

@@ -186,6 +186,7 @@ def diagnose(
     started, texts = datetime.now(UTC), default_texts() if texts is None else texts
     texts = with_options(texts, chat, window, special_tokens)
     tokens = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    checked_deeper(1 if passes is None else passes, variants, weights, 1, "passes")
     further = None if passes is None else {"passes": passes, "weights": weights, "variants": variants}
     requested = {"levers": levers, "heads": heads, "directions": directions, "remedies": remedies, "joint": joint}
     chosen = (further, requested, baseline, {"loss": loss, "budget": budget})

@@ -81,7 +81,7 @@ def check_steps(engine: str, times: Sequence[float], step: float | None, max_ste
 
 def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
     """Refuse events that do not fit the start."""
-    if not isinstance(events, tuple | list) and (isinstance(events, Event) or not isinstance(events, Sequence)):
+    if isinstance(events, str | Event) or not isinstance(events, Sequence):
         raise ArgumentTypeError("events", "a list of events", type(events).__name__)
     for event in events:
         if not isinstance(event, Event):

@@ -29,6 +29,9 @@ _DARK = 0.55
 _SEEN = 0.08
 """Share of the scale below which a cell looks white, and its sign is not marked."""
 
+_LARGEST = 1e300
+"""Scale beyond which the difference of the ends of the colour bar overflows."""
+
 
 @paper_style()
 @typed_arguments
@@ -78,8 +81,8 @@ def heat_map(
         raise ArgumentValueError("matrix", "one matrix (row, column)", f"shape {values.shape}")
     if cells not in get_args(Cells):
         raise ArgumentValueError("cells", "one of " + ", ".join(map(repr, get_args(Cells))), repr(cells))
-    if scale is not None and not scale > 0:
-        raise ArgumentValueError("scale", "a positive number", scale)
+    if scale is not None and not 0 < scale <= _LARGEST:
+        raise ArgumentValueError("scale", f"a positive number of at most {_LARGEST:g}", scale)
     if column_blocks is None and values.shape[0] == values.shape[1]:
         column_blocks = blocks
     sides = ((row_label, blocks, "blocks"), (column_label, column_blocks, "column_blocks"))

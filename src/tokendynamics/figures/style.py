@@ -63,7 +63,7 @@ def check_pixels(figure: Figure, dots_per_inch: float) -> None:
         ArgumentValueError: Fewer than 10 dots per inch, or more than 10^8 pixels; the number is printed.
     """
     width, height = figure.get_size_inches()
-    pixels = width * height * dots_per_inch**2
+    pixels = width * height * dots_per_inch * dots_per_inch  # a power of a huge float raises
     if not (dots_per_inch >= _COARSEST and pixels <= _MOST_PIXELS):
         most = f"{_COARSEST:g} to {int((_MOST_PIXELS / (width * height)) ** 0.5)} for {width:g} x {height:g} inches"
         advice = f"a picture may have {_MOST_PIXELS:.0e} pixels"

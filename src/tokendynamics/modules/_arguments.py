@@ -13,6 +13,9 @@ from tokendynamics.numerics.arguments import as_device
 
 _FORMATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
+LARGEST = 1e12
+"""Of the numbers that parameters start with: the product of three is within float32."""
+
 
 def placement(device: torch.device | str | None, dtype: torch.dtype | None) -> dict[str, Any]:
     """Return where parameters are made, and in which number format, as PyTorch's modules take them.
@@ -38,10 +41,11 @@ def check_shares(**shares: float) -> None:
 
 
 def check_spreads(**spreads: float | None) -> None:
-    """Refuse a standard deviation that is negative or not finite; None stands for a default."""
+    """Refuse a standard deviation that is negative, not finite or above `LARGEST`; None stands for a default."""
     for name, spread in spreads.items():
-        if spread is not None and not 0 <= spread < math.inf:
-            raise ArgumentValueError(name, "a standard deviation from 0, or None", spread)
+        if spread is not None and not 0 <= spread <= LARGEST:
+            limit = f" to {LARGEST:g}" if LARGEST < spread < math.inf else ""
+            raise ArgumentValueError(name, f"a standard deviation from 0{limit}, or None", spread)
 
 
 def check_choices(**chosen: tuple[str, Collection[str]]) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.modules._arguments import check_choices, check_sizes, check_spreads, placement
+from tokendynamics.modules._arguments import LARGEST, check_choices, check_sizes, check_spreads, placement
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_positive, as_square
 from tokendynamics.numerics.signatures import typed_arguments
@@ -280,7 +280,9 @@ class SignedMatrix(nn.Module):
             ArgumentValueError: A size that is not positive, or a negative standard deviation.
         """
         check_spreads(noise=noise, skew=skew)
-        self.diagonal.fill_(inverse_softplus(as_positive(size, "size")))
+        if as_positive(size, "size") > LARGEST:
+            raise ArgumentValueError("size", f"a positive number of at most {LARGEST:g}", size)
+        self.diagonal.fill_(inverse_softplus(size))
         self.lower.normal_(0.0, noise, generator=generator)
         if self.skew is not None:
             self.skew.normal_(0.0, noise if skew is None else skew, generator=generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike, fsencode, fspath
 from pathlib import Path
@@ -232,13 +232,15 @@ def as_path(value: Any, argument: str) -> Path:
 
     Raises:
         ArgumentTypeError: Neither a text nor a path.
-        ArgumentValueError: A name that no file can have: a null byte, or longer than the system takes.
+        ArgumentValueError: A name that no file can have: none, a null byte, or longer than the system takes.
 
     >>> as_path("a/b.zarr", "path").name
     'b.zarr'
     """
     if not isinstance(value, str | PathLike) or not isinstance(fspath(value), str):
         raise ArgumentTypeError(argument, "a path", shown(value))
+    if not fspath(value):  # `Path` would take it for the working directory
+        raise ArgumentValueError(argument, "a path", "an empty text", "'.' is the working directory")
     path = Path(value)
     try:
         too_long = max(map(len, map(fsencode, path.parts)), default=0) > _LONGEST_NAME
@@ -323,6 +325,7 @@ def without_labels(value: Any) -> Any:
 
 
 _ARRAYS = "a tensor, an array or nested lists of equal length"
+_BYTES = (bytes, bytearray, memoryview)
 
 
 def _to_floating(value: ArrayLike, argument: str) -> Tensor:
@@ -391,12 +394,12 @@ def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
     """Return the values as a list of integers.
 
     Raises:
-        ArgumentTypeError: No sequence, a masked one or a text, or an entry that is no integer (True is not).
+        ArgumentTypeError: No sequence, a masked one, a mapping or a text, or an entry that is no integer (True is not).
 
     >>> whole_numbers((3, 1), "layers")
     [3, 1]
     """
-    if isinstance(values, str | bytes | np.ma.MaskedArray) or not isinstance(values, Iterable):
+    if isinstance(values, (str, *_BYTES, Mapping, np.ma.MaskedArray)) or not isinstance(values, Iterable):
         raise ArgumentTypeError(argument, "a sequence of whole numbers", shown(values))
     try:
         entries = list(values)
@@ -438,6 +441,8 @@ def _refuse_transposed(value: Any, argument: str) -> None:
 def _from_lists(value: Any, argument: str) -> Tensor:
     """Nested lists, or what offers itself as an array (a table of pandas, an array of xarray)."""
     refuse_masked(value, argument)
+    if isinstance(value, _BYTES):  # NumPy would take letters for numbers
+        raise ArgumentTypeError(argument, _ARRAYS + " of real numbers", type(value).__name__)
     array = np.asarray(value)
     if array.dtype.kind == "O":
         reals = all(isinstance(entry, Real) and not isinstance(entry, bool | np.bool_) for entry in array.flat)

@@ -66,8 +66,9 @@ def write_checkpoint(network: Any, tokenizer: Any | None, folder: Path, name: st
         CheckpointError: A network that is not transformers' own.
         StorageError: The disk is full, or nothing can be written there.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ArgumentValueError("folder", "a folder that is not there yet, or is empty", folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir()) or folder.samefile(".")):
+        wanted = "a folder that is not there yet, or is empty and not the working directory"
+        raise ArgumentValueError("folder", wanted, folder)
     if not hasattr(network, "save_pretrained"):
         raise CheckpointError(name, "a network that transformers can save", type(network).__name__)
     with storage_errors(folder):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.numerics.arguments import as_path
+from tokendynamics.numerics.arguments import as_path, plain_tensor
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.pretrained._checkpoint import Checkpoint
@@ -62,7 +62,7 @@ def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: 
         ArgumentValueError: It has no tensor (input, token, …) of numbers that differ.
     """
     arguments = _by_name(example, network)
-    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+    tensors = {name: plain_tensor(value, "inputs") for name, value in arguments.items() if isinstance(value, Tensor)}
     drawn = {name: value for name, value in tensors.items() if value.ndim > 1 and not _is_kept(name, value)}
     usable = [
         value for value in drawn.values() if value.numel() and value.isfinite().all() and value.unique().numel() > 1

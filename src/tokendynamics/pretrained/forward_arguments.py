@@ -205,8 +205,10 @@ def as_token_ids(item: Any, argument: str) -> Tensor | None:
         if wide is not None:
             raise ArgumentValueError(argument, "token ids", shown(wide))
         return torch.tensor(whole, dtype=torch.long)
-    if isinstance(item, np.ma.MaskedArray) or (isinstance(item, Tensor) and item.is_meta):
-        return None  # masked entries and tensors without values are no ids
+    if isinstance(item, np.ma.MaskedArray):
+        return None
+    if isinstance(item, Tensor) and (item.is_meta or item.is_nested or item.layout != torch.strided):
+        return None  # one without values, or without rows of equal length
     if not isinstance(item, Tensor | np.ndarray | Sequence) or isinstance(item, bytes | str):
         return None
     if (isinstance(item, Tensor | np.ndarray) and item.ndim == 0) or len(item) == 0:

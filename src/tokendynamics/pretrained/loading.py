@@ -123,6 +123,8 @@ def load(
         return _as_it_is(live, dtype, device, "cast or move the network itself")
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError("spec", "a name, a path or a network", type(spec).__name__, FORMS)
+    if inputs is not None:
+        raise ArgumentTypeError("inputs", "None for a name or a path", shown(inputs), "only a live network needs them")
     kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
     with reporting(progress) as report:
         files = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)

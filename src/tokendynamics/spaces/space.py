@@ -17,6 +17,9 @@ from tokendynamics.numerics.signatures import typed_arguments
 _BYTES = 24
 """Of each number of a sample: as drawn, projected, and once in between."""
 
+_MOST_AXES = 60
+"""Of systems: NumPy has at most 64 axes in all."""
+
 
 def check_same_shape(given: Tensor, other: Tensor, argument: str, name: str) -> None:
     """Refuse states that do not stand for the same tokens.
@@ -36,6 +39,8 @@ def check_sample(systems: Sequence[int], tokens: int, dim: int) -> None:
         ArgumentTypeError, ArgumentValueError: A count that is no integer or below 1 (systems: below 0).
         MemoryLimitError: Too many numbers.
     """
+    if len(systems) > _MOST_AXES:
+        raise ArgumentValueError("systems", f"at most {_MOST_AXES} axes", len(systems))
     numbers = as_count(tokens, "tokens") * as_count(dim, "dim")
     check_fits(_BYTES * numbers * math.prod(as_count(size, "systems", at_least=0) for size in systems), "tokens")
 

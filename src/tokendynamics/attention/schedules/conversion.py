@@ -347,6 +347,6 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
 
 def _stands_for_itself(entry: Any) -> bool:
     """Tell whether an entry of a list is a head's circuits, not numbers."""
-    if isinstance(entry, FromCallable | PerHead | Schedule | FactoredMatrix):
-        return True
-    return not isinstance(entry, Tensor | type) and callable(entry)
+    if isinstance(entry, float | int | list | tuple | Tensor | type):  # a protocol takes microseconds to ask a number
+        return False
+    return isinstance(entry, FromCallable | PerHead | Schedule | FactoredMatrix) or callable(entry)

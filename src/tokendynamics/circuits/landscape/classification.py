@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.landscape import Landscape, flatten, one_point, unflatten
-from tokendynamics.numerics.arguments import ArrayLike, as_finite, generator
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, generator
 from tokendynamics.numerics.signatures import typed_arguments
 
 _FACTOR = 1.25
@@ -149,6 +149,8 @@ def continue_descent(
         expansions: How many attempts are made; the first that fails ends them.
         steps: The largest number of Newton steps in each.
     """
+    as_count(expansions, "expansions", at_least=0)
+    as_count(steps, "steps", at_least=0)
     start = flatten(*one_point(landscape, attention, v))
     balance = scales_against(landscape)
     start = _balanced(landscape, start) if balance else start
@@ -316,6 +318,7 @@ def classify(
     >>> classify(landscape, point.attention, point.v).kind
     'strict saddle'
     """
+    as_count(expansions, "expansions", at_least=0)
     here = _measure(landscape, attention, v, curvature_tolerance)
     if (above := here.loss - as_finite(lowest, "lowest")) <= loss_tolerance * here.scale:
         return here.result("global minimum", f"the loss is within {above:.2g} of the least there is")

@@ -28,6 +28,7 @@ from tokendynamics.numerics.arguments import (
     whole_numbers,
 )
 from tokendynamics.numerics.decline import DeclineEstimate, decline_of
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import consensus, mean_pair_cosine
@@ -51,6 +52,9 @@ from tokendynamics.provenance.progress import Progress, reporting, tracked_if_ma
 from tokendynamics.provenance.whole import whole_file
 
 BY_PROMPT = ("consensus", "consensus_signed", "mean_pair_cosine", "log_norm")
+
+_MOST_PASSES = 10**6
+"""More would take days and tell nothing that fewer do not."""
 
 OVER_PROMPTS = ("share_common", "share_prompt", "share_own", "consensus_within", "centred_cos2")
 
@@ -297,14 +301,16 @@ def pass_numbers(values: Sequence[int], argument: str, least: int, *, empty: boo
         empty: Whether there may be none.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: No whole numbers, equal ones, or one below `least`.
+        ArgumentTypeError, ArgumentValueError: No whole numbers, equal ones, or one below `least` or above a million.
 
     >>> pass_numbers([5, 1], "passes", 0)
     [5, 1]
     """
     numbers = whole_numbers(values, argument)
-    if len(set(numbers)) < len(numbers) or min(numbers, default=least - (not empty)) < least:
-        raise ArgumentValueError(argument, f"different numbers of passes from {least} on", numbers)
+    smallest, largest = min(numbers, default=least - (not empty)), max(numbers, default=least)
+    if len(set(numbers)) < len(numbers) or smallest < least or largest > _MOST_PASSES:
+        limit = f", at most {_MOST_PASSES}" if largest > _MOST_PASSES else ""
+        raise ArgumentValueError(argument, f"different numbers of passes from {least} on{limit}", shown(numbers))
     return numbers
 
 

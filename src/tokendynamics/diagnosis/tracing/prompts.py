@@ -131,6 +131,8 @@ def _as_list(texts: Any, ckpt: Checkpoint | None) -> list[Any] | None:
         return None if are_token_ids(texts) else list(texts)
     if not isinstance(texts, Tensor | np.ndarray) or len(texts.shape) < _AXES_OF_ROWS or len(texts) < _SEVERAL:
         return None
+    if isinstance(texts, Tensor) and texts.layout != torch.strided:
+        return None
     if is_real(texts):
         example = list(ckpt.example.values()) if ckpt is not None else []
         rows = len(example) == 1 and example[0].is_floating_point() and example[0].ndim == len(texts.shape)
