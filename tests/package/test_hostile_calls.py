@@ -141,7 +141,7 @@ _MISTAKEN: dict[str, tuple[str, Any]] = {
     "first_token_function": ("agreement", bytearray(b"12")),
     "load": ("inputs", True),
     "load, live": ("inputs", torch.eye(2).to_sparse()),
-    "logit_lens": ("text", torch.eye(2).to_sparse()),
+    "trace": ("texts", torch.eye(2).to_sparse()),
     "audit": ("layers", {1: 2}),
     "decode": ("passes", [2**70]),
     "diagnose": ("weights", "another word"),

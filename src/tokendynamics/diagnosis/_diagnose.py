@@ -183,9 +183,8 @@ def diagnose(
 
     >>> assert diagnose("random:gpt2-tiny", "one text", layers=[1]).verdict.state == "undetermined"
     """
-    started, texts = datetime.now(UTC), default_texts() if texts is None else texts
-    texts = with_options(texts, chat, window, special_tokens)
-    tokens = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    started, tokens = datetime.now(UTC), {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    texts = with_options(default_texts() if texts is None else texts, chat, window, special_tokens)
     checked_deeper(1 if passes is None else passes, variants, weights, 1, "passes")
     further = None if passes is None else {"passes": passes, "weights": weights, "variants": variants}
     requested = {"levers": levers, "heads": heads, "directions": directions, "remedies": remedies, "joint": joint}

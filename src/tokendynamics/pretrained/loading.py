@@ -121,10 +121,7 @@ def load(
         origin = Origin(type(spec).__name__, given_tokenizer=tokenizer)
         live = live_checkpoint(spec, origin, half, inputs, adapter, allow_pickle)
         return _as_it_is(live, dtype, device, "cast or move the network itself")
-    if not isinstance(spec, str | PathLike):
-        raise ArgumentTypeError("spec", "a name, a path or a network", type(spec).__name__, FORMS)
-    if inputs is not None:
-        raise ArgumentTypeError("inputs", "None for a name or a path", shown(inputs), "only a live network needs them")
+    _check_named(spec, inputs)
     kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
     with reporting(progress) as report:
         files = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
@@ -133,6 +130,14 @@ def load(
     if adapter is None:
         return checkpoint
     return live_checkpoint(checkpoint.whole, replace(checkpoint._origin), adapter=adapter, allow_pickle=allow_pickle)
+
+
+def _check_named(spec: Any, inputs: Any) -> None:
+    """Refuse what is neither a name nor a path, and an example of inputs beside one."""
+    if not isinstance(spec, str | PathLike):
+        raise ArgumentTypeError("spec", "a name, a path or a network", type(spec).__name__, FORMS)
+    if inputs is not None:
+        raise ArgumentTypeError("inputs", "None for a name or a path", shown(inputs), "only a live network needs them")
 
 
 def _as_it_is(ckpt: Checkpoint, dtype: str | torch.dtype, device: str | torch.device, advice: str) -> Checkpoint:

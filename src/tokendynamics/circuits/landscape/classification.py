@@ -318,8 +318,7 @@ def classify(
     >>> classify(landscape, point.attention, point.v).kind
     'strict saddle'
     """
-    as_count(expansions, "expansions", at_least=0)
-    here = _measure(landscape, attention, v, curvature_tolerance)
+    here, expansions = _measure(landscape, attention, v, curvature_tolerance), as_count(expansions, "expansions", 0)
     if (above := here.loss - as_finite(lowest, "lowest")) <= loss_tolerance * here.scale:
         return here.result("global minimum", f"the loss is within {above:.2g} of the least there is")
     stationary = here.relative_gradient <= gradient_tolerance
