@@ -283,10 +283,10 @@ def _transformer_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
 
 def _untrained(text: str) -> Untrained:
     name, seed = _name_and_seed(text)
-    label, folder = f"{_RANDOM}{name}:{seed}", _expanded(name)
+    label = f"{_RANDOM}{name}:{seed}"
     if name in FAMILIES:
         return Untrained(label, name, seed)
-    if name and folder.is_dir():
+    if name and (folder := _expanded(name)).is_dir():
         inner, notes = _transformer_in(folder)
         return Untrained(label, inner, seed, notes)
     if is_hub_id(name):
