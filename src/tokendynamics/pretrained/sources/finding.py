@@ -309,8 +309,8 @@ def _name_and_seed(text: str) -> tuple[str, int]:
 
 
 def _expanded(text: str) -> Path:
-    """Return the path that a user means, `~` included."""
-    path = as_path(text, "model")
+    """Return the path that a user means, `~` included; the working directory for an empty text, which callers refuse."""
+    path = as_path(text, "model") if text else Path()
     try:
         return path.expanduser()
     except RuntimeError:
