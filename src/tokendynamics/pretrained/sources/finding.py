@@ -309,7 +309,7 @@ def _name_and_seed(text: str) -> tuple[str, int]:
 
 
 def _expanded(text: str) -> Path:
-    """Return the path that a user means, `~` included; the working directory for an empty text, which callers refuse."""
+    """Return the path that a user means, `~` included; of an empty text, which callers refuse, the present folder."""
     path = as_path(text, "model") if text else Path()
     try:
         return path.expanduser()
