@@ -284,7 +284,7 @@ def fitted_sum(inside: BlockRecord, projected: int, time: int | None) -> Residua
         if residual is not None and beside_attention(record, residual, projected, time) is None:
             return residual
         whole = residual or whole
-    return _of_several_parts(inside.with_any_skip(), projected, time) or whole
+    return _of_several_parts(record, projected, time) or whole
 
 
 def beside_attention(inside: BlockRecord, residual: Residual, projected: int, time: int | None) -> str | None:
