@@ -74,7 +74,7 @@ def fractions(
     if cells < 1:
         raise ArgumentValueError("cells", "at least 1", cells)
     codes, words = dataset[variable], _WORDS[variable]
-    if unknown := {*over} - {*codes.dims}:
+    if not by and (unknown := {*over} - {*codes.dims}):
         raise ArgumentValueError("over", f"names among {', '.join(map(str, codes.dims))}", ", ".join(sorted(unknown)))
     if by:
         count = _in_cells(codes, len(words), by, cells).rename(word=variable)
