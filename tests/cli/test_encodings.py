@@ -98,6 +98,52 @@ def test_a_run_without_any_stream_writes_everything() -> None:
     assert Path("o/report.html").is_file()
 
 
+STREAMS = """
+import os, sys, warnings
+from tokendynamics.numerics.printable import prepare_streams
+prepare_streams()
+print("progress", file=sys.stderr, flush=True)
+warnings.warn("a warning", stacklevel=1)
+with open("results", "w") as file:
+    os.write(2, b"by a library in C")
+    os._exit(file.fileno()) if file.fileno() < 3 else print("done", flush=True)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the devices of Linux")
+@pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", "<&- 2</dev/null"])
+def test_lost_messages_end_nothing_and_reach_no_file(streams: str, tmp_path: Path) -> None:
+    """A reader that goes away, a full disk or a closed descriptor must not cost the results."""
+    command = f'exec {sys.executable} -c "$0" {streams}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, STREAMS], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done
+    assert done.stdout == ("" if streams.startswith(">&-") else "done\n")
+    assert (tmp_path / "results").read_text() == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the devices of Linux")
+@pytest.mark.parametrize(
+    ("arguments", "streams", "code", "message"),
+    [
+        ("--version", ">/dev/full", 1, "standard output cannot be written: No space left on device"),
+        ("check nowhere.toml", "2>/dev/full", 2, ""),
+        ("check nowhere.toml", "2>&-", 2, ""),
+        ("diagnose random:gpt2 --prompts -", "<&-", 2, "--prompts"),
+    ],
+)
+def test_the_code_is_that_of_the_command_whatever_the_streams_are(
+    arguments: str, streams: str, code: int, message: str
+) -> None:
+    command = f"exec {sys.executable} -m tokendynamics.cli._main {arguments} {streams}"
+    done = subprocess.run(["/bin/sh", "-c", command], check=False, capture_output=True, text=True)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == bool(message)
+    assert done.stdout == ""
+
+
 class Panic(BaseException):
     """As PyO3 raises where code in Rust panics."""
 

@@ -10,7 +10,7 @@ import click
 
 from tokendynamics.cli import commands
 from tokendynamics.cli._terminal import echo, fail
-from tokendynamics.numerics.printable import shortened, tolerate_encodings
+from tokendynamics.numerics.printable import prepare_streams, shortened
 
 # Messages of PyTorch, as a RuntimeError or TypeError, where an array does not fit into this memory or into any.
 _MEMORY = (
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     That is 0 (done), 1 (failed), 2 (wrong usage), 3 (a limit is not met) or 130 (interrupted).
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    tolerate_encodings()
+    prepare_streams()
     try:
         for argument in arguments:  # no shell passes null bytes, but a program that calls `main` can
             if "\0" in argument:

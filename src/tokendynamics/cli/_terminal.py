@@ -49,8 +49,7 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
     The stream is not changed: click would write UTF-8 to an ASCII stream.
     """
-    stream = sys.stderr if err else sys.stdout
-    print(printable(text, keep="\n"), end="\n" if nl else "", file=stream, flush=stream is not None)
+    print(printable(text, keep="\n"), end="\n" if nl else "", file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def echo_json(value: Any) -> None:
@@ -60,7 +59,7 @@ def echo_json(value: Any) -> None:
         line.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
         line = json.dumps(value, allow_nan=False)
-    print(line, flush=sys.stdout is not None)
+    print(line, flush=True)
 
 
 def fail(message: object) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import unicodedata
+from pathlib import Path
 
 _JOINERS = "\u200c\u200d"  # needed inside Persian words and emoji: they are text, not control
 
@@ -94,14 +96,56 @@ def _without(text: str) -> str:
     return further if space and further and len(word) < 20 else text
 
 
-def tolerate_encodings() -> None:
-    r"""Have standard output and error write what their encoding lacks as an escape such as ``\u03ba``.
+def prepare_streams() -> None:
+    r"""Have standard output and error write what their encoding lacks as an escape, and survive what they are.
 
-    For the beginning of a program: an ASCII or Windows code page would otherwise end it with an error.
+    For the beginning of a program: an ASCII or Windows code page would otherwise end it with an error. Messages that
+    cannot be written to standard error are dropped; where standard output cannot be written, the error names it. A
+    closed descriptor is opened on the null device, since the next file, perhaps of results, would take its number.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+            if stream is getattr(sys, f"__{name}__"):
+                setattr(sys, name, _Stream(name, stream))
+
+
+class _Stream(io.TextIOWrapper):
+    """Standard output or error, whose first failure is its last: what follows goes to the null device."""
+
+    def __init__(self, name: str, stream: io.TextIOWrapper) -> None:
+        super().__init__(
+            stream.buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.line_buffering
+        )
+        self._name = name
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._fail(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        if self._name == "stdout":
+            raise OSError(error.errno, f"standard output cannot be written: {error.strerror}") from error
 
 
 def _sign(char: str) -> str:

@@ -14,7 +14,7 @@ import torch.distributed
 
 from tokendynamics.numerics import TokenDynamicsError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.printable import tolerate_encodings
+from tokendynamics.numerics.printable import prepare_streams
 from tokendynamics.training import train
 from tokendynamics.training.folder import read_experiment
 
@@ -40,5 +40,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    tolerate_encodings()
+    prepare_streams()
     sys.exit(main(sys.argv[1:]))
