@@ -15,7 +15,7 @@ from reproductions.record import Record
 from tokendynamics import figures
 from tokendynamics.numerics import ArgumentValueError, CheckpointError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.printable import tolerate_encodings
+from tokendynamics.numerics.printable import prepare_streams
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.whole import check_free, whole_folder
@@ -163,5 +163,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    tolerate_encodings()
+    prepare_streams()
     sys.exit(main())
