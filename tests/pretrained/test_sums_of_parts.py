@@ -470,7 +470,9 @@ class HeadsInBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x)
         heads = [(q(y) @ k(y).mT / 2).softmax(dim=-1) @ v(y) for q, k, v in zip(self.q, self.k, self.v, strict=True)]
-        if self.form == "heads and a convolution":
+        if "in another order" in self.form:
+            heads.reverse()
+        if "and a convolution" in self.form:
             return x + self.conv(self.n2(x)) + self.out(torch.cat(heads, dim=-1))
         if self.form == "heads, feed-forward first":
             return x + self.ff(self.n2(x)) + self.out(torch.cat(heads, dim=-1))
@@ -491,7 +493,8 @@ def test_gates_stand_on_one_part_each_where_one_module_holds_both_or_none_holds_
     network, ckpt = _of_blocks(form)
     inner = "" if "heads" in form else "fn."
     writers = {"attention": "out" if "heads" in form else "fn.attn.o", "feed_forward": f"{inner}ff.down"}
-    assert ckpt.layout.layers[1].problem == ("its attention runs 4 times" if "heads" in form else "")
+    assert ckpt.layout.layers[1].problem == ""
+    assert ckpt.layout.layers[1].runs == (HEADS if "heads" in form else 1)
     x = torch.randn(1, 9, DIM)
     for part, writer in writers.items():
         edited = copy.deepcopy(network)
@@ -505,7 +508,10 @@ def test_gates_stand_on_one_part_each_where_one_module_holds_both_or_none_holds_
     ("form", "words"),
     [
         ("norm behind", "what fn adds is the sum of its attention's part and of fn.ff's"),
-        ("heads and a convolution", "no part of its sum (conv, out) is known to come from its attention alone"),
+        (
+            "heads in another order and a convolution",
+            "it adds the outputs of conv and out, and which of them is its attention is not known",
+        ),
         ("a further part", "fn.attn acts on further parts of the sum, and no module reads the state after it"),
     ],
 )

@@ -26,7 +26,7 @@ from tokendynamics.pretrained.discovery._recomputed import (
     start_for,
     with_factors_of_heads,
 )
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined, with_all_heads
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 from tokendynamics.pretrained.network import at_least_single, deep_copied
@@ -243,7 +243,11 @@ def _attentions_in(
     # PyTorch 2.13's other kernels on the CPU read a float32 mask beside float64 queries as float64.
     with watched, apart(module), torch.no_grad(), silenced(), sdpa_kernel(SDPBackend.MATH):
         module(*positional, **named)
-    return x.double(), joined([call.of_states(shape) for call in calls])
+    several = joined([call.of_states(shape) for call in calls])
+    heads = sum(call.query.shape[1] for call in several)
+    if several[1:] and heads == layout.heads and all(map(several[0].has_heads_like, several)):
+        several = [with_all_heads(several)]
+    return x.double(), several
 
 
 def _cast_when_used(attention: nn.Module, dtype: torch.dtype, as_stored: bool) -> nn.Module:

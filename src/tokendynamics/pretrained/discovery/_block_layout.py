@@ -148,9 +148,11 @@ def block_layout(
     problems = "; ".join(filter(None, (problem, other, crosses)))
     # Of a network whose attention does not show, tokens may also act on each other between the blocks.
     mixing: Mixing = mixing_of(quiet.call) if attention is None and quiet.attentions else "all tokens"
-    return BlockLayout(
-        attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing, sites=quiet.sites
-    ), seen
+    runs = quiet.attentions[0][1].runs if len(quiet.attentions) == 1 else 1
+    layout = BlockLayout(
+        attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing, runs=runs
+    )
+    return replace(layout, sites=quiet.sites), seen
 
 
 def _after_output(block: ModuleCall, projected: int, residual: Residual, recorded: Pass) -> AfterOutput:

@@ -17,7 +17,7 @@ from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery._functions import NOT_FOLLOWED
 from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, with_all_heads
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import copied, ids_checked, weight_is_a_method, without_cache
@@ -330,6 +330,20 @@ class Pass:
         """Return the attentions that ran inside a call, with their times."""
         return tuple((time, attention) for time, attention in self.attentions if call.is_open(time))
 
+    def with_heads_joined(self) -> Pass:
+        """Return the same with attentions whose outputs a module reads or gives side by side as one with all heads."""
+        attentions = list(self.attentions)
+        sites = [(call.start, call.x) for call in self.calls] + [(call.end, call.y) for call in self.calls]
+        for now, states in sorted(sites, key=lambda site: site[0]) if len(attentions) > 1 else ():
+            before = [attention for attention in attentions if attention[0] < now]
+            some = before[len(before) - _heads_in([attention for _, attention in before], states) :]
+            around = [call for call in self.calls if some and call.start < some[0][0] and some[-1][0] < call.end]
+            if some[1:] and around:
+                whole = with_all_heads([attention for _, attention in some])
+                whole = replace(whole, module=max(around, key=lambda outer: outer.start).module)
+                attentions[len(before) - len(some) : len(before)] = [(some[-1][0], whole)]
+        return replace(self, attentions=attentions)
+
     def shape_of(self, block: ModuleCall) -> tuple[int, int]:
         """Return the numbers of inputs and tokens of a block's states."""
         shapes = (call.query.shape for _, call in self.attentions[:1])
@@ -353,7 +367,7 @@ def record(
         watch = watching(network, recorder.attention, of_w=True, lost=recorder.lost)
         with watch, as_before(network), ids_checked(network, inputs):
             network(**copied(inputs))
-        return recorder.found
+        return recorder.found.with_heads_joined()
 
 
 class _Recorder(ExitStack):
@@ -463,6 +477,30 @@ def _is_rotation(output: Any) -> bool:
 def _is_table(module: nn.Module, given: Any) -> bool:
     """Say whether a module reads a table at whole numbers that are no token ids: those have one axis of inputs."""
     return isinstance(module, nn.Embedding) and bool(given) and isinstance(given[0], Tensor) and given[0].shape[0] > 2
+
+
+def _heads_in(attentions: Sequence[AttentionCall], x: Tensor | None) -> int:
+    """Return how many of the last attentions gave states that are their outputs side by side; 0 for none."""
+    heads: list[AttentionCall] = []
+    width = 0 if x is None else x.shape[-1]
+    for attention in reversed(attentions):
+        if width <= 0 or not attention.has_heads_like(attentions[-1]):
+            return 0
+        heads.insert(0, attention)
+        width -= attention.output.shape[2:].numel()
+        if width == 0:
+            break
+    if len(heads) < 2 or width:
+        return 0
+    wanted = torch.cat([head.output.flatten(2) for head in heads], dim=-1)
+    read = as_features(x, *wanted.shape[:2])
+    if read is None or read.shape != wanted.shape:
+        return 0
+    return len(heads) if bool(((read - wanted).abs() <= _SAME * wanted.abs().max()).all()) else 0
+
+
+_SAME = 1e-5
+"""By how much what a module reads may miss outputs of heads, relative to the largest."""
 
 
 def _projects(module: nn.Module) -> bool:

@@ -19,6 +19,7 @@ from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._fitted_sums import BlockRecord, beside_attention, fitted_sum
 from tokendynamics.pretrained.discovery._trials import Repeated, acts_on, mixes_besides, proportional, repeated
 from tokendynamics.pretrained.discovery.layout import Residual
+from tokendynamics.words import listing
 
 _NO_SUM = "the block's output is no sum of its input and of outputs of its modules, each times a factor"
 """What is said where parts are not found: gates need a module whose output each part is."""
@@ -62,9 +63,12 @@ def _residual(block: ModuleCall, recorded: Pass, projected: int, time: int | Non
     inside = BlockRecord(block, recorded.calls, recorded.shape_of(block))
     residual = fitted_sum(inside, projected, time) or _by_trial(inside, projected, time)
     if residual is None:
-        parts = ", ".join(inside.unknown)
-        alone = f"no part of its sum ({parts}) is known to come from its attention alone"
-        raise LayoutNotFoundError(alone if parts else _NO_SUM)
+        parts = listing(inside.unknown)
+        which = "which of them is" if inside.unknown[1:] else "whether that is"
+        unknown = (
+            f"it adds the output{'s'[: len(inside.unknown) - 1]} of {parts}, and {which} its attention is not known"
+        )
+        raise LayoutNotFoundError(unknown if parts else _NO_SUM)
     beside = beside_attention(inside, residual, projected, time)
     if beside is not None:
         raise LayoutNotFoundError(

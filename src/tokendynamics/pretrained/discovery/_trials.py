@@ -230,7 +230,9 @@ def keys_of_another_sequence(block: ModuleCall) -> bool:
     keys: list[Tensor] = []
     with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
         outputs = _outputs(block, [block.x, other_states(block.x)])
-    return outputs is not None and len(keys) == 2 and torch.equal(*keys)
+    half = len(keys) // 2  # heads may run one after the other
+    same = half > 0 and len(keys) == 2 * half and all(map(torch.equal, keys[:half], keys[half:]))
+    return outputs is not None and same
 
 
 def cross_attentions(block: ModuleCall, count: int) -> list[bool]:
@@ -366,7 +368,7 @@ def attends_by_token(block: ModuleCall) -> Literal["yes", "heads first", "no"]:
     some others may change as well, by a convolution, but not far more.
 
     Args:
-        block: Its call. "yes" where it cannot be run by itself, or its attention runs several times.
+        block: Its call. "yes" where it cannot be run by itself, or the two passes show other attentions.
 
     Returns:
         "heads first" where they are, but each head stands with all inputs behind the last one (set transformers).
@@ -394,9 +396,12 @@ def attends_by_token(block: ModuleCall) -> Literal["yes", "heads first", "no"]:
                 (positional, named),
             )
             outputs = [x, x] if all(_runs(block.module, given) for given in ((positional, named), alike)) else None
-    if outputs is None or len(calls) != 2:
+    half = len(calls) // 2  # heads may run one after the other
+    if outputs is None or not half or len(calls) != 2 * half:
         return "yes"
-    pairs = list(zip(*calls, strict=True))
+    pairs = [
+        pair for usual, other in zip(calls[:half], calls[half:], strict=True) for pair in zip(usual, other, strict=True)
+    ]
     if all(_stands_at(usual, other, places, tokens) for usual, other in pairs):
         return "yes"
     several = inputs > 1 and all(len(usual) > inputs for usual, _ in pairs)
@@ -431,7 +436,7 @@ def scales_with_length(block: ModuleCall) -> bool:
     The block is repeated without the last token, and once more with it: its factor may depend on earlier calls.
 
     Args:
-        block: Its call. False where it cannot be run by itself, or where its attention runs several times.
+        block: Its call. False where it cannot be run by itself, or where the passes show other attentions.
     """
     x, calls = block.x, list[tuple[float, Tensor, Tensor]]()
     if x is None or x.ndim != 3 or x.shape[1] < 3:
@@ -442,9 +447,17 @@ def scales_with_length(block: ModuleCall) -> bool:
 
     with watching(block.module, watch, of_w=True):
         outputs = _outputs(block, [x, x[:, :-1], x])
-    if outputs is None or len(calls) != 3:
+    third = len(calls) // 3  # heads may run one after the other
+    if outputs is None or not third or len(calls) != 3 * third:
         return False
-    (scale, *usual), (other_scale, *shorter), (third_scale, *repeated_call) = calls
+    return any(map(_has_other_factor, calls[:third], calls[third : 2 * third], calls[2 * third :]))
+
+
+def _has_other_factor(
+    whole: tuple[float, Tensor, Tensor], less: tuple[float, Tensor, Tensor], again: tuple[float, Tensor, Tensor]
+) -> bool:
+    """Tell whether the logits of one attention have another factor where the last token is left out."""
+    (scale, *usual), (other_scale, *shorter), (third_scale, *repeated_call) = whole, less, again
     if third_scale != scale or not all(map(torch.equal, usual, repeated_call)):
         return False
     both = [_multiple(one, other) for one, other in zip(usual, shorter, strict=True)]

@@ -209,6 +209,7 @@ class AttentionCall:
         further: Keys and values that come from no token and take part in the softmax; None without. Queries attend to
             them beside `key`; their weights are left out.
         shown_by_weights: Returns what `shown` returns at less cost than by the mask; None where the mask is at hand.
+        runs: How many attentions of the network it is: more than one where its heads run one after the other.
     """
 
     module: nn.Module | None
@@ -226,6 +227,7 @@ class AttentionCall:
     explicit: bool = False
     further: tuple[Tensor, Tensor] | None = None
     shown_by_weights: Callable[[slice], Tensor | None] | None = None
+    runs: int = 1
 
     @property
     def weights(self) -> Float[Tensor, "batch head token sender"]:
@@ -369,6 +371,19 @@ class AttentionCall:
         weights = torch.cat((self.weights, other.weights))
         return replace(self, **both, weights_of=lambda rows: weights[:, :, rows], shown_by_weights=None)
 
+    def has_heads_like(self, other: AttentionCall) -> bool:
+        """Tell whether both may be heads of one attention: of as many tokens and features, without sinks."""
+
+        def shapes(call: AttentionCall) -> list[tuple[int, ...]]:
+            several = (call.query, call.key, call.value)
+            return [(tensor.shape[0], *tensor.shape[2:]) for tensor in several]
+
+        def kind(call: AttentionCall) -> tuple[object, ...]:
+            return call.soft_cap, call.window, call.sinks is None, call.bias is None, call.further is None
+
+        plain = self.sinks is self.bias is self.further is None and self.scale != 0
+        return plain and shapes(self) == shapes(other) and kind(self) == kind(other)
+
     def kept(self) -> AttentionCall:
         """Return the same with tensors of its own, of a short input."""
         copies = {name: getattr(self, name).clone() for name in ("query", "key", "value", "output")}
@@ -391,6 +406,69 @@ def joined(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
         else:
             joint.append(call)
     return joint
+
+
+def with_all_heads(calls: Sequence[AttentionCall]) -> AttentionCall:
+    """Return attentions with `has_heads_like` as one; factors of their logits become those of their queries.
+
+    Args:
+        calls: In the order in which their outputs stand side by side.
+    """
+    first = calls[0]
+    if len(calls) == 1:
+        return first
+
+    def masks(several: Sequence[Tensor | None]) -> Tensor | None:
+        present = next((mask for mask in several if mask is not None), None)
+        if present is None or all(mask is not None and torch.equal(mask, present) for mask in several):
+            return present
+        nothing = torch.ones_like(present) if present.dtype == torch.bool else torch.zeros_like(present)
+        whole = [nothing if mask is None else mask for mask in several]
+        lead = [call.query.shape[:2] for call in calls]
+        return torch.cat(
+            [mask.expand(*shape, *mask.shape[-2:]) for mask, shape in zip(whole, lead, strict=True)], dim=1
+        )
+
+    joint = {name: torch.cat([getattr(call, name) for call in calls], dim=1) for name in ("key", "value")}
+    return replace(
+        first,
+        query=torch.cat([call.query * (call.scale / first.scale) for call in calls], dim=1),
+        **joint,
+        output=torch.cat([call.output for call in calls], dim=2),
+        weights_of=lambda rows: torch.cat([call.weights_of(rows) for call in calls], dim=1),
+        mask_of=lambda rows: masks([call.mask_of(rows) for call in calls]),
+        explicit=any(call.explicit for call in calls),
+        shown_by_weights=lambda rows: masks([call.shown(rows) for call in calls]),
+        runs=len(calls),
+    )
+
+
+class JoinedHeads:
+    """Gives attentions whose heads run one after the other to a watcher as one.
+
+    Args:
+        watch: The watcher.
+        runs: For each attention that it is to see, in their order, of how many it is.
+    """
+
+    def __init__(self, watch: Callable[[AttentionCall], None], runs: Sequence[int]) -> None:
+        self._watch, self._runs = watch, list(reversed(runs))
+        self._heads: list[AttentionCall] = []
+
+    def __call__(self, call: AttentionCall) -> None:
+        """Take the next attention."""
+        runs = self._runs[-1] if self._runs else 1
+        if runs > 1:
+            self._heads.append(call)
+            if len(self._heads) < runs:
+                return
+            alike = all(self._heads[0].has_heads_like(head) for head in self._heads)
+            several, self._heads = ([with_all_heads(self._heads)] if alike else self._heads), []
+        else:
+            several = [call]
+        self._runs = self._runs[:-1]
+        for whole in several:
+            self._watch(whole)
 
 
 WATCHER: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("WATCHER", default=None)

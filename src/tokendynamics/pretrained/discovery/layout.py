@@ -270,6 +270,7 @@ class BlockLayout:
             tokens act on a token; otherwise as if all did.
         sites: Where the states before and after it show.
         joins: Whether it reads other states than the block before it gave, such as a sum with those of an earlier one.
+        runs: Of how many attentions its own is: more than one where its heads run one after the other.
     """
 
     attention: AttentionLayout | None
@@ -280,6 +281,7 @@ class BlockLayout:
     mixing: Mixing = "all tokens"
     sites: BlockSites = field(default_factory=BlockSites)
     joins: bool = False
+    runs: int = 1
 
     @property
     def causal(self) -> bool:
@@ -353,6 +355,11 @@ class Layout:
     def causal(self) -> bool:
         """Whether in every layer no later token is known to act on a token."""
         return all(layer.causal for layer in self.layers)
+
+    @property
+    def runs(self) -> list[int]:
+        """Of how many attentions the one of each layer with an attention is."""
+        return [layer.runs for layer in self.layers if layer.attends]
 
     @property
     def end(self) -> str:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._functions import noticing
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, JoinedHeads
 from tokendynamics.pretrained.discovery.interface import showing
 from tokendynamics.pretrained.discovery.layout import Layout, Residual
 from tokendynamics.pretrained.edits._pass import (
@@ -448,10 +448,11 @@ class StateWatch(Hooks):
         if marked is None:
             marked = marked_tokens(pack, by_ids=self._layout.mask_by_ids)
         attention_seen = ReceivedAttention(pack.lengths, marked)
+        give = JoinedHeads(attention_seen, self._layout.runs)
 
         def seen(call: AttentionCall) -> None:
             if self._inside or not self._layout.outside:
-                attention_seen(call.of_inputs(len(pack.places)))
+                give(call.of_inputs(len(pack.places)))
 
         with noticing(seen), OwnTokens(self._network, self._layout) as tokens:
             output = _run(network, pack.arguments)

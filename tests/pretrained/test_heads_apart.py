@@ -1,0 +1,208 @@
+"""Heads that are modules of their own, as in tutorials that write a GPT from scratch, are those of one attention."""
+
+from __future__ import annotations
+
+import copy
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+from tokendynamics.diagnosis.gating.sensitivities import sensitivities
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.gates import HeadGates
+from tokendynamics.provenance.progress import silent
+
+DIM, HEADS, WIDTH, VOCABULARY = 24, 4, 6, 40
+
+PROMPTS = [[5, 9, 33, 21, 7], [12, 3, 38, 2, 30, 6], [1, 30, 4, 4, 4, 9], [8, 2, 17, 11], [3, 3, 29, 14, 0, 22, 6]]
+
+
+class Head(nn.Module):
+    """One head: its own maps, mask and dropout."""
+
+    tril: Tensor
+
+    def __init__(self, masked: bool, bias: bool, shared: nn.Module | None = None) -> None:
+        super().__init__()
+        self.key = nn.Linear(DIM, WIDTH, bias=bias) if shared is None else shared
+        self.query, self.value = (nn.Linear(DIM, WIDTH, bias=bias) for _ in range(2))
+        self.register_buffer("tril", torch.ones(16, 16).tril())
+        self.dropout, self.masked = nn.Dropout(0.1), masked
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.shape[1]
+        logits = self.query(x) @ self.key(x).transpose(-2, -1) * WIDTH**-0.5
+        if self.masked:
+            logits = logits.masked_fill(self.tril[:tokens, :tokens] == 0, float("-inf"))
+        return self.dropout(logits.softmax(dim=-1)) @ self.value(x)
+
+
+class Attention(nn.Module):
+    """Heads in a list, or all of them at once with the same maps."""
+
+    def __init__(self, form: str, masked: bool, bias: bool) -> None:
+        super().__init__()
+        shared = nn.Linear(DIM, WIDTH, bias=bias) if form == "shared keys" else None
+        self.heads = nn.ModuleList(Head(masked, bias, shared) for _ in range(HEADS))
+        self.proj, self.dropout, self.form = nn.Linear(DIM, DIM), nn.Dropout(0.1), form
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.form != "at once":
+            return self.dropout(self.proj(torch.cat([head(x) for head in self.heads], dim=-1)))
+        heads: list[Any] = list(self.heads)
+        q, k, v = (torch.stack([getattr(head, name)(x) for head in heads], dim=1) for name in ("query", "key", "value"))
+        logits, tokens = q @ k.mT * WIDTH**-0.5, x.shape[1]
+        if heads[0].masked:
+            logits = logits.masked_fill(heads[0].tril[:tokens, :tokens] == 0, float("-inf"))
+        return self.proj((logits.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self, form: str, masked: bool, bias: bool, norm_first: bool) -> None:
+        super().__init__()
+        self.sa, self.ln1, self.ln2 = Attention(form, masked, bias), nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.ffwd = nn.Sequential(nn.Linear(DIM, 32), nn.ReLU(), nn.Linear(32, DIM), nn.Dropout(0.1))
+        self.norm_first = norm_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.norm_first:
+            x = x + self.sa(self.ln1(x))
+            return x + self.ffwd(self.ln2(x))
+        x = self.ln1(x + self.sa(x))
+        return self.ln2(x + self.ffwd(x))
+
+
+class FromScratch(nn.Module):
+    def __init__(self, form: str = "modules", masked: bool = True, bias: bool = False, norm_first: bool = True) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, DIM), nn.Embedding(16, DIM)
+        self.blocks = nn.Sequential(*[Block(form, masked, bias, norm_first) for _ in range(3)])
+        self.ln_f, self.lm_head = nn.LayerNorm(DIM), nn.Linear(DIM, VOCABULARY)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.words(idx) + self.places(torch.arange(idx.shape[1]))
+        return self.lm_head(self.ln_f(self.blocks(x)))
+
+
+def network_of(form: str = "modules", **named: bool) -> Any:
+    torch.manual_seed(5)
+    network = FromScratch(form, **named).double().eval()
+    for parameter in network.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    return network
+
+
+def loaded(network: nn.Module) -> Checkpoint:
+    return td.load(network, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
+
+
+def check_equal(one: Any, other: Any, names: Any, tolerance: float = 1e-6) -> None:
+    for name in names:
+        if one[name].dtype.kind == "f":
+            np.testing.assert_allclose(other[name], one[name], rtol=tolerance, atol=tolerance, err_msg=str(name))
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"masked": False}, {"bias": True}, {"norm_first": False}], ids=["plain", "unmasked", "bias", "post"]
+)
+def test_heads_in_modules_are_the_network_that_has_them_at_once(named: dict[str, bool]) -> None:
+    one, other = (loaded(network_of(form, **named)) for form in ("modules", "at once"))
+    assert [layer.problem for layer in one.layout.layers] == [""] * 3
+    assert [layer.runs for layer in one.layout.layers] == [HEADS] * 3
+    assert [layer.runs for layer in other.layout.layers] == [1] * 3
+    layouts = [ckpt.layout.layers[1].attention for ckpt in (one, other)]
+    assert layouts[0] is not None
+    assert (layouts[0].heads, layouts[0].kv_heads, layouts[0].causal) == (HEADS, HEADS, named.get("masked", True))
+    audits = [td.audit(ckpt) for ckpt in (one, other)]
+    check_equal(*audits, audits[0].data_vars)
+    seen = [td.attention_seen(ckpt, PROMPTS, patterns=True) for ckpt in (one, other)]
+    check_equal(*seen, seen[0].data_vars)
+    traces = [td.trace(ckpt, PROMPTS) for ckpt in (one, other)]
+    check_equal(*traces, ("consensus_first", "attention_received"))
+    effects = [td.head_effects(ckpt, PROMPTS, candidates=2) for ckpt in (one, other)]
+    check_equal(*effects, effects[0].data_vars)
+
+
+def test_the_factors_and_circuits_are_products_of_the_heads_own_maps() -> None:
+    network = network_of()
+    ckpt = loaded(network)
+    for number, block in enumerate(network.blocks, 1):
+        weights = ckpt.attention(number)
+        for head, module in enumerate(block.sa.heads):
+            qk = module.query.weight.mT @ module.key.weight
+            torch.testing.assert_close(weights.query[head] @ weights.key[head].mT, qk.detach(), rtol=1e-6, atol=1e-9)
+            ov = module.value.weight.mT @ block.sa.proj.weight[:, head * WIDTH : (head + 1) * WIDTH].mT
+            torch.testing.assert_close(weights.value[head] @ weights.output[head], ov.detach(), rtol=1e-6, atol=1e-9)
+
+
+def test_the_attention_seen_is_that_which_the_heads_compute() -> None:
+    network, given = network_of(), dict[str, Tensor]()
+    pattern = td.attention_seen(loaded(network), PROMPTS[:1], patterns=True).pattern
+    hooks = [
+        network.blocks[layer]
+        .sa.heads[head]
+        .dropout.register_forward_hook(
+            lambda module, args, output, key=f"{layer} {head}": given.update({key: output[0]})
+        )
+        for layer in range(3)
+        for head in range(HEADS)
+    ]
+    with torch.no_grad():
+        network(torch.tensor(PROMPTS[:1]))
+    for hook in hooks:
+        hook.remove()
+    by_hand = torch.stack([torch.stack([given[f"{layer} {head}"] for head in range(HEADS)]) for layer in range(3)])
+    np.testing.assert_allclose(np.asarray(pattern).reshape(by_hand.shape), by_hand, atol=1e-7)
+
+
+def test_a_gate_on_a_head_is_an_edit_of_its_columns_and_its_derivative() -> None:
+    network, prompt = network_of(), torch.tensor(PROMPTS[1])
+    columns = slice(2 * WIDTH, 3 * WIDTH)
+
+    def edited(factor: float) -> Any:
+        other = copy.deepcopy(network)
+        other.blocks[1].sa.proj.weight.data[:, columns] *= factor
+        return other
+
+    gated = loaded(network).under({"layer 2 head 2": -0.3}).states(prompt).feed_forward
+    torch.testing.assert_close(gated, loaded(edited(-0.3)).states(prompt).feed_forward, rtol=1e-9, atol=1e-9)
+
+    def kappa(other: Any) -> float:
+        ckpt = loaded(other)
+        states = [ckpt.states(torch.tensor(ids)).feed_forward[3].double() for ids in PROMPTS]
+        units = [torch.nn.functional.normalize(state, dim=-1) for state in states]
+        means = [unit.mean(dim=0) for unit in units]
+        common = np.mean([float(first @ second) for first, second in permutations(means, 2)])
+        pairs = [(unit @ unit.mT)[~torch.eye(len(unit), dtype=torch.bool)].mean() for unit in units]
+        return float((np.mean(pairs) - common) / (1 - common))
+
+    ckpt = loaded(network)
+    packs = ckpt.packs([torch.tensor(ids) for ids in PROMPTS])
+    with ckpt.gated() as gated:
+        by_head = sensitivities(HeadGates(gated), packs, 1e6, silent, 3)
+    slope = (kappa(edited(1 + 1e-3)) - kappa(edited(1 - 1e-3))) / 2e-3
+    assert float(by_head.kappa[1, 2]) == pytest.approx(slope, rel=1e-4, abs=1e-8)
+
+
+def test_hotter_logits_are_those_of_every_head() -> None:
+    network, prompt = network_of(), torch.tensor(PROMPTS[1])
+    hotter = loaded(network).under({"logits": 0.5}).states(prompt).feed_forward
+    changed = copy.deepcopy(network)
+    for block in changed.blocks:
+        for head in block.sa.heads:
+            head.query.weight.data *= 0.5
+    torch.testing.assert_close(hotter, loaded(changed).states(prompt).feed_forward, rtol=1e-9, atol=1e-9)
+
+
+def test_heads_that_share_their_keys_module_are_audited_with_it() -> None:
+    network = network_of("shared keys")
+    ckpt = loaded(network)
+    assert [layer.problem for layer in ckpt.layout.layers] == [""] * 3
+    weights = ckpt.attention(2)
+    for head in range(HEADS):
+        torch.testing.assert_close(weights.key_per_head[head], network.blocks[1].sa.heads[head].key.weight.mT.detach())
