@@ -37,7 +37,13 @@ from tokendynamics.diagnosis.tracing.layer_states import (
 )
 from tokendynamics.diagnosis.tracing.measure import traced
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, tokens_in_words, with_options
+from tokendynamics.diagnosis.tracing.prompts import (
+    checkpoint_for,
+    named_prompts,
+    noun_in,
+    tokens_in_words,
+    with_options,
+)
 from tokendynamics.diagnosis.verdict import judge
 from tokendynamics.diagnosis.yardstick import (
     Baseline,
@@ -53,7 +59,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.architecture import as_layers
 from tokendynamics.pretrained.forward_arguments import Prepared
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.results import Refused
@@ -190,7 +196,9 @@ def diagnose(
     requested = {"levers": levers, "heads": heads, "directions": directions, "remedies": remedies, "joint": joint}
     chosen = (further, requested, baseline, {"loss": loss, "budget": budget})
     with limited_threads(threads) as in_force, reporting(progress) as report:
-        ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
+        ckpt = checkpoint_for(
+            model, texts, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report
+        )
         parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
     return _judged(ckpt, parts, truncate, further, command, started, in_force)
 

@@ -21,7 +21,7 @@ from tokendynamics.diagnosis.deepening.repeated_passes import (
     passes,
 )
 from tokendynamics.diagnosis.deepening.result import DECODED, Deeper, conventions_of, sentences_of
-from tokendynamics.diagnosis.tracing.prompts import named_prompts
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for, named_prompts
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_choice, as_count, as_path
 from tokendynamics.numerics.decline import DeclineEstimate, decline_of
@@ -30,7 +30,7 @@ from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import NAMED
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.provenance.progress import Progress, reporting
 
 VARIANTS = tuple(NAMED)
@@ -85,7 +85,7 @@ def deeper(
     >>> table["consensus"].sizes["variant"], table.undecoded
     (2, 'the language head was trained with other weights than those drawn')
     """
-    prompts = named_prompts(texts, ckpt := as_checkpoint(ckpt))
+    prompts = named_prompts(texts, ckpt := checkpoint_for(ckpt, texts))
     names = checked_deeper(n, variants, weights, len(prompts))
     pass_options(weights, feed_back, positions, None, None, seed)
     shared: dict[str, Any] = {"feed_back": feed_back, "positions": positions, "seed": seed, "truncate": truncate}

@@ -16,7 +16,7 @@ import xarray as xr
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from tokendynamics.diagnosis.tracing.prompts import in_words, named_prompts, noun_of
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for, in_words, named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import (
     as_choice,
@@ -44,7 +44,7 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.repeated_stack import PassOptions, RepeatedStack
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.inputs import prepared
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.pretrained.not_finite import check_no_padding
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.array_files import read_npz
@@ -248,7 +248,7 @@ def passes(
     >>> table.sizes["pass"], str(table.status.values[0])
     (3, 'all passes done')
     """
-    prompts = named_prompts(text, ckpt := as_checkpoint(ckpt))
+    prompts = named_prompts(text, ckpt := checkpoint_for(ckpt, text))
     how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
     asked = _Asked(as_count(n, "n"), 0.0 if until is None else _bound(until), reference, store)
     return _run(ckpt, prompts, _packs(ckpt, prompts, asked.count, how.pad_to, truncate, progress), how, asked, progress)

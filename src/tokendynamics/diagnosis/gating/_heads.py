@@ -15,13 +15,14 @@ from tokendynamics.diagnosis.gating._result import Halves, Levers
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, layer_of_heads, sensitivities
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, Loss, Trial, Trials
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import why
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates, PartAndHeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.results import Refused
@@ -98,7 +99,7 @@ def head_effects(
     >>> effects.consensus_sensitivity.shape, int(effects.consensus_effect.notnull().sum())
     ((6, 12), 2)
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     _, halves, find, measure = halves_of(
         ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed, progress=progress
     )

@@ -17,11 +17,12 @@ from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitiv
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Reading, Trials, columns_of
 from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.edits.gates import PartAndHeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.results.result import Readable
 from tokendynamics.words import Convention, digits_apart, estimate, fixed, listing, percent, plural
@@ -124,7 +125,7 @@ def joint_levers(
     >>> answer.singles, answer.sets, list(answer.changes)
     (9, 4, ['layer 1 attention', 'layer 2 attention'])
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     as_count(most, "most")
     _, halves, find, measure = halves_of(
         ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed, progress=progress

@@ -25,7 +25,7 @@ from tokendynamics.diagnosis.gating._what_if import what_if
 from tokendynamics.diagnosis.gating.sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trial, Trials, columns_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, named_prompts, noun_of
+from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, checkpoint_for, named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.signatures import typed_arguments
@@ -33,7 +33,7 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.inputs import prepared
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.pretrained.not_finite import check_no_padding
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked_if_many
@@ -116,7 +116,7 @@ def levers(
     >>> trials.where, trials.table.consensus_sensitivity.shape, round(trials.kappa, 1)
     (6, (6, 2), 0.1)
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     prompts, halves, find, measure = halves_of(
         ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed, progress=progress
     )

@@ -17,7 +17,7 @@ from tokendynamics.diagnosis.gating.sensitivities import kappa_of, reading_layer
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trials, columns_of
 from tokendynamics.diagnosis.tracing._directions import directions_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import NamedPrompts
+from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, checkpoint_for
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import why
@@ -25,7 +25,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import Variant
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.words import count, estimate, fixed, plural
 
@@ -138,7 +138,7 @@ def remedies(
     >>> table.sizes["trial"], int((table.status == "measured").sum())  # λA needs rotary positions
     (14, 11)
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     prompts, halves, _, measure = halves_of(
         ckpt, texts, 1, sink_ratio, truncate=truncate, packed=packed, progress=progress
     )

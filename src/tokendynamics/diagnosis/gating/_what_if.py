@@ -18,7 +18,7 @@ from tokendynamics.diagnosis.tracing._together import Together, nearest_layers, 
 from tokendynamics.diagnosis.tracing.layer_states import layer_states
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, Estimates, mean_with_interval
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for, named_prompts, noun_of
 from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, SITES
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_tensor
@@ -27,7 +27,7 @@ from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike, basis_of
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.words import percent
 
@@ -181,7 +181,7 @@ def what_if(
     >>> float(abs(effect.consensus_relative.sel(model="changed", site="feed_forward")).max().round(3)) < 0.2
     True
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     variant = Variant.of(changes, "changes")
     if project_out is not None:
         variant = replace(variant, removed=_bases(project_out, ckpt))

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokendynamics.diagnosis.tracing.measure import attention_bytes
-from tokendynamics.diagnosis.tracing.prompts import named_prompts
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for, named_prompts
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
@@ -21,7 +21,7 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.inputs import prepared
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.pretrained.not_finite import check_finite_state, check_states
 from tokendynamics.provenance.progress import Progress, reporting, tracked, tracked_if_many
 
@@ -72,7 +72,7 @@ def attention_seen(
     >>> table.received.dims, float(table.to_sink.max()) < 1e-6
     (('prompt', 'layer', 'head', 'token'), True)
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     # The weights seen in a layer may not be those between its tokens.
     for number in ckpt.layout.attending:
         layer = ckpt.layout.layers[number - 1]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tokendynamics.diagnosis.tracing.measure import inputs_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace, find_sinks, tokens_left_out
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for, named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import why
@@ -31,7 +31,7 @@ from tokendynamics.pretrained.edits.states import SiteStates
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.encoding import pieces_of
 from tokendynamics.pretrained.forward_arguments import Prepared
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.pretrained.not_finite import check_logits, check_states
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting
@@ -323,7 +323,7 @@ def shared_directions(
     >>> round(float(table.written.sel(direction="common", layer=6).sum()), 6)
     1.0
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     as_count(words, "words")
     with reporting(progress) as report:
         shared = directions_of(ckpt, texts, report, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)

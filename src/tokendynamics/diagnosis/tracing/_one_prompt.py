@@ -12,13 +12,14 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import direction_clusters
 from tokendynamics.observables.direction_clustering import CLEAR
 from tokendynamics.pretrained.architecture import as_layers
 from tokendynamics.pretrained.inputs import prepared
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.pretrained.not_finite import check_states
 
 _LAST = 3
@@ -60,7 +61,7 @@ def token_paths(
     >>> token_paths(load("random:gpt2-tiny"), "abc").position.dims
     ('layer', 'token', 'axis')
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, text)
     given = prepared(ckpt, text, truncate=truncate, argument="prompt")
     (passed,) = ckpt.states_in_packs([given.inputs])
     check_states(ckpt, passed)
@@ -135,7 +136,7 @@ def token_clusters(
     >>> token_clusters(load("random:gpt2-tiny"), "a short text")["count"].dims
     ('layer',)
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, text)
     given = prepared(ckpt, text, truncate=truncate, argument="prompt")
     depth = ckpt.architecture.layers
     chosen = as_layers(range(max(1, depth - _LAST + 1), depth + 1) if layers is None else layers, depth)

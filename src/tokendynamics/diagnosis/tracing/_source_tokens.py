@@ -25,12 +25,13 @@ from tokendynamics.diagnosis.tracing._directions import (
 )
 from tokendynamics.diagnosis.tracing.direction_words import summary_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import why
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.results import Refused
 
@@ -87,7 +88,7 @@ def source_tokens(
     >>> float(abs(table.contribution.sum("token") - table.added).max()) < 1e-6
     True
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     factors = output_factors(ckpt)
     with reporting(progress) as report:
         shared = directions_of(ckpt, texts, report, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)

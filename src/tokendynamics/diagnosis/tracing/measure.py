@@ -21,6 +21,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import (
 )
 from tokendynamics.diagnosis.tracing.prompts import (
     NamedPrompts,
+    checkpoint_for,
     in_words,
     named_prompts,
     noun_of,
@@ -39,7 +40,7 @@ from tokendynamics.pretrained.discovery.interface import WITH_REMEDY
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.inputs import prepared
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.provenance.progress import Progress, reporting, silent, tracked, tracked_if_many
 from tokendynamics.words import percent
@@ -99,7 +100,7 @@ def trace(
     >>> table.sizes["layer"], float(table.mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, 0].round(1))
     (7, 0.0)
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, texts)
     _check_above(cluster_angle=(cluster_angle, 0.0))
     texts, slower = (
         with_options(texts, chat, window, special_tokens),

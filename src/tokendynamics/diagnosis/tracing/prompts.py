@@ -21,14 +21,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor
+from torch import Tensor, nn
 
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import native
 from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids, as_token_ids
 from tokendynamics.pretrained.inputs import Texts, images_in, is_image, is_real
+from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.packs import ids_in
 from tokendynamics.provenance.progress import Progress, silent, tracked_if_many
 from tokendynamics.words import Finding, percent, plural
@@ -123,6 +124,57 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None, report: Progress =
     else:
         named = {"prompt 1": texts}
     return NamedPrompts(_checked_names(named))
+
+
+def checkpoint_for(model: Model, texts: Any, argument: str = "ckpt", **options: Any) -> Checkpoint:
+    """Return a checkpoint; code of the user's own is found with the first prompt as an example of its input.
+
+    Args:
+        model: See `as_checkpoint`.
+        texts: What it is to read; see `trace`.
+        argument: What an error calls the model.
+        **options: Of `tokendynamics.load`.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError, CheckpointError: See `as_checkpoint`.
+    """
+    try:
+        return as_checkpoint(model, argument, **options)
+    except CheckpointError:
+        of_transformers = None not in (getattr(model, name, None) for name in ("config", "main_input_name"))
+        example = None if of_transformers or not isinstance(model, nn.Module) else _example_in(texts)
+        if example is None:
+            raise
+    return as_checkpoint(model, argument, inputs=example, **options)
+
+
+def _example_in(texts: Any) -> Tensor | dict[str, Tensor] | None:
+    """Return the first prompt with an axis of inputs; None where it is no tensor, or may have that axis or not."""
+    texts = texts.texts if isinstance(texts, Texts) and texts.plain else texts
+    if texts is None or isinstance(texts, str | Texts) or (is_real(texts) and (texts.ndim < 3 or len(texts) > 1)):
+        return None  # such as an array that may be one input or several
+    first = next(iter(named_prompts(texts).values()))
+    if not isinstance(first, Mapping):
+        return _as_input(first)
+    several = {str(name): _as_input(value) for name, value in first.items()}
+    given = {name: value for name, value in several.items() if value is not None}
+    # All have an axis of inputs, or none has.
+    added = {given[name].ndim > np.ndim(first[name]) for name in given}
+    return given if len(given) == len(first) and len(added) == 1 else None
+
+
+def _as_input(item: Any) -> Tensor | None:
+    """Return numbers with an axis of inputs; of real ones, a first axis of length 1 before two others is that."""
+    if not are_token_ids(item) and not isinstance(item, Tensor | np.ndarray):
+        return None
+    try:
+        tensor = torch.as_tensor(native(item))
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if tensor.is_floating_point() and tensor.ndim == _AXES_OF_ROWS and len(tensor) == 1:
+        return None  # one token, or one input without features
+    least = 3 if tensor.is_floating_point() else _AXES_OF_ROWS
+    return tensor if tensor.ndim >= least and len(tensor) == 1 else tensor[None] if tensor.ndim else None
 
 
 def _as_list(texts: Any, ckpt: Checkpoint | None) -> list[Any] | None:
