@@ -196,9 +196,7 @@ def diagnose(
     requested = {"levers": levers, "heads": heads, "directions": directions, "remedies": remedies, "joint": joint}
     chosen = (further, requested, baseline, {"loss": loss, "budget": budget})
     with limited_threads(threads) as in_force, reporting(progress) as report:
-        ckpt = checkpoint_for(
-            model, texts, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report
-        )
+        ckpt = checkpoint_for(model, texts, "model", report, dtype=dtype, device=device, allow_pickle=allow_pickle)
         parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
     return _judged(ckpt, parts, truncate, further, command, started, in_force)
 

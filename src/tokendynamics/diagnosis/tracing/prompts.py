@@ -126,26 +126,29 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None, report: Progress =
     return NamedPrompts(_checked_names(named))
 
 
-def checkpoint_for(model: Model, texts: Any, argument: str = "ckpt", **options: Any) -> Checkpoint:
+def checkpoint_for(
+    model: Model, texts: Any, argument: str = "ckpt", report: Progress = silent, **options: Any
+) -> Checkpoint:
     """Return a checkpoint; code of the user's own is found with the first prompt as an example of its input.
 
     Args:
         model: See `as_checkpoint`.
         texts: What it is to read; see `trace`.
         argument: What an error calls the model.
+        report: Called while a file is converted first.
         **options: Of `tokendynamics.load`.
 
     Raises:
         ArgumentTypeError, ArgumentValueError, CheckpointError: See `as_checkpoint`.
     """
     try:
-        return as_checkpoint(model, argument, **options)
+        return as_checkpoint(model, argument, progress=report, **options)
     except CheckpointError:
         of_transformers = None not in (getattr(model, name, None) for name in ("config", "main_input_name"))
         example = None if of_transformers or not isinstance(model, nn.Module) else _example_in(texts)
         if example is None:
             raise
-    return as_checkpoint(model, argument, inputs=example, **options)
+    return as_checkpoint(model, argument, inputs=example, progress=report, **options)
 
 
 def _example_in(texts: Any) -> Tensor | dict[str, Tensor] | None:
