@@ -49,9 +49,12 @@ class Attention(nn.Module):
         super().__init__()
         shared = nn.Linear(DIM, WIDTH, bias=bias) if form == "shared keys" else None
         self.heads = nn.ModuleList(Head(masked, bias, shared) for _ in range(HEADS))
-        self.proj, self.dropout, self.form = nn.Linear(DIM, DIM), nn.Dropout(0.1), form
+        self.dropout, self.form = nn.Dropout(0.1), form
+        self.proj = nn.Linear(DIM, DIM) if form != "no projection" else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.form == "no projection":
+            return torch.cat([head(x) for head in self.heads], dim=-1)
         if self.form != "at once":
             return self.dropout(self.proj(torch.cat([head(x) for head in self.heads], dim=-1)))
         heads: list[Any] = list(self.heads)
@@ -197,6 +200,63 @@ def test_hotter_logits_are_those_of_every_head() -> None:
         for head in block.sa.heads:
             head.query.weight.data *= 0.5
     torch.testing.assert_close(hotter, loaded(changed).states(prompt).feed_forward, rtol=1e-9, atol=1e-9)
+
+
+def without_projection() -> tuple[Any, Any]:
+    """A network whose heads are what its attention gives, and the same with a projection that changes nothing."""
+    one, other = network_of("no projection"), network_of("at once")
+    other.load_state_dict({**other.state_dict(), **one.state_dict()})
+    for block in other.blocks:
+        block.sa.proj.weight.data, block.sa.proj.bias.data = torch.eye(DIM).double(), torch.zeros(DIM).double()
+    return one, other
+
+
+def test_heads_without_an_output_projection_are_those_of_one_that_changes_nothing() -> None:
+    one, other = map(loaded, without_projection())
+    assert [layer.problem for layer in one.layout.layers] == [""] * 3
+    assert one.layout.layers[1].attention is not None
+    assert one.layout.layers[1].attention.output == ("sa", "heads")
+    audits = [td.audit(ckpt) for ckpt in (one, other)]
+    check_equal(*audits, audits[0].data_vars)
+    effects = [td.head_effects(ckpt, PROMPTS, candidates=2) for ckpt in (one, other)]
+    check_equal(*effects, effects[0].data_vars)
+    prompt = torch.tensor(PROMPTS[1])
+    for change in ({"layer 2 head 1": -0.4}, {"layer 2 head 1": 0.5, "layer 2 attention": 2.0}, {"attention": 0.0}):
+        states = [ckpt.under(change).states(prompt).feed_forward for ckpt in (one, other)]
+        torch.testing.assert_close(*states, rtol=1e-9, atol=1e-9)
+
+
+def test_a_head_without_a_projection_is_weighted_by_its_values() -> None:
+    network, prompt = without_projection()[0], torch.tensor(PROMPTS[1])
+    gated = loaded(network).under({"layer 2 head 1": -0.4}).states(prompt).feed_forward
+    weights = loaded(network).attention(2)
+    for head in range(HEADS):
+        padded = torch.zeros(DIM, DIM).double()
+        padded[:, head * WIDTH : (head + 1) * WIDTH] = network.blocks[1].sa.heads[head].value.weight.mT.detach()
+        torch.testing.assert_close(weights.value[head] @ weights.output[head], padded)
+    network.blocks[1].sa.heads[1].value.weight.data *= -0.4
+    torch.testing.assert_close(gated, loaded(network).states(prompt).feed_forward, rtol=1e-9, atol=1e-9)
+
+
+class _Wrapped(nn.Module):
+    """What stands behind heads that a module gives: something that no module does."""
+
+    def __init__(self, heads: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.mixing = heads, nn.Parameter(0.3 * torch.randn(DIM, DIM).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) @ self.mixing
+
+
+def test_heads_that_a_raw_matrix_maps_are_not_audited_as_if_nothing_did() -> None:
+    network = network_of("no projection")
+    for block in network.blocks:
+        block.sa = _Wrapped(block.sa)
+    ckpt = loaded(network)
+    assert {layer.problem for layer in ckpt.layout.layers} == {"no module reads the heads' outputs side by side"}
+    assert all(layer.attention is None for layer in ckpt.layout.layers)
+    assert td.attention_seen(ckpt, PROMPTS[:1]).sizes["head"] == HEADS
 
 
 def test_heads_that_share_their_keys_module_are_audited_with_it() -> None:

@@ -57,6 +57,9 @@ class LayerTensors:
     def output(self) -> Affine:
         """Return the output projection; of normalized heads where a norm is before it."""
         name, storage = self.layout.output
+        if storage == "heads":
+            like = self._single(self.affine(self.layout.value[0])).weight
+            return Affine(torch.eye(self.layout.heads * self.layout.d_value).to(like), None)
         projection = self._single(affine_of(self.block.get_submodule(name), storage))
         if self.layout.output_norm is None:
             return projection

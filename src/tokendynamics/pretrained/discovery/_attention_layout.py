@@ -24,7 +24,7 @@ from tokendynamics.pretrained.discovery._rotation import (
     unturned,
 )
 from tokendynamics.pretrained.discovery.attention_call import LOWEST_BIAS, AttentionCall
-from tokendynamics.pretrained.discovery.layout import AttentionLayout
+from tokendynamics.pretrained.discovery.layout import NOT_SIDE_BY_SIDE, AttentionLayout
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def attention_layout(
         inside = [call for call in calls if attending.start < call.start and call.end < time]
         parts, rotation, angles = _traced(inside, start, attending, attention, block, tables)
     if projection is None:
-        raise LayoutNotFoundError("no module reads the heads' outputs side by side")
+        raise LayoutNotFoundError(NOT_SIDE_BY_SIDE)
     layout = AttentionLayout(
         module=attending.name_in(block.name),
         heads=shape[1],

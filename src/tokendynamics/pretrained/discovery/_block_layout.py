@@ -37,6 +37,7 @@ from tokendynamics.pretrained.discovery.layout import (
     NO_ATTENTION,
     NOT_READ,
     NOT_SHOWN,
+    NOT_SIDE_BY_SIDE,
     OTHER_AXIS,
     OTHER_PLACES,
     SHARES_KEYS,
@@ -140,6 +141,8 @@ def block_layout(
     if attention is not None and projected is not None and residual is not None:
         after = _after_output(block.call, projected, residual, recorded)
         attention = replace(attention, after_output=after or factor_after(residual))
+    if attention is not None and attention.output[1] == "heads" and (residual is None or attention.after_output):
+        attention, seen, problem = None, None, NOT_SIDE_BY_SIDE  # something reads them that was not found
     inside = None if attention is None or projected is None else (attention.module, projected)
     norms = _norms(quiet.call, first.calls, inside, shape)
     if attention is not None and attention.norm is not None and attention.norm[0] not in norms:

@@ -29,7 +29,7 @@ from tokendynamics.pretrained.discovery._maps import (
 )
 from tokendynamics.pretrained.network import weight_is_a_method
 
-Storage: TypeAlias = Literal["out x in", "in x out", Projection] | Probed
+Storage: TypeAlias = Literal["out x in", "in x out", "heads", Projection] | Probed
 """How the weight of an affine map is stored."""
 
 

@@ -52,6 +52,21 @@ def output_projection(
                 beside = [other for other in calls if gate is None or other.name != gate.name]
                 _check_reads_alone(call, wanted, time, block, beside)
                 return OutputProjection(call, storage, gate, norm)
+    return _heads_themselves(wanted, time, block, calls)
+
+
+def _heads_themselves(
+    wanted: Tensor, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
+) -> OutputProjection | None:
+    """Return the last module that gives the heads' outputs side by side, of the width of a state, with nothing behind.
+
+    Without any projection, they are what an attention gives.
+    """
+    for call in sorted(calls, key=lambda candidate: -candidate.end):
+        inside = call.is_inside(block) and call.end > time and wanted.shape[-1] == block.y.shape[-1]
+        y = as_features(call.y, *wanted.shape[:2]) if inside else None
+        if y is not None and relative_error(y, wanted) < TRUSTED:
+            return OutputProjection(call, "heads", None, None)
     return None
 
 

@@ -113,6 +113,8 @@ ALL_CROSS = "each of its attentions compares two sequences"
 TOO_FEW_ROWS = "too few to find what positions do"
 """Of the rows of tokens that all inputs share, so that none can share a pass with another one."""
 
+NOT_SIDE_BY_SIDE = "no module reads the heads' outputs side by side"
+
 LOOKS_AHEAD = "with some token ids it reads later tokens"
 
 SHARES_KEYS = "its keys are those of an attention before it"
@@ -158,7 +160,8 @@ class AttentionLayout:
         query: Columns of all heads' queries, side by side.
         key: Likewise the keys'.
         value: Likewise the values'.
-        output: The output projection and how its weight is stored; it reads the heads side by side.
+        output: The output projection, which reads the heads side by side, and how its weight is stored; "heads" where
+            there is none: the module gives the heads themselves.
         scale: Factor of the logits.
         causal: Whether a token sees only itself and earlier tokens.
         rotation: What positions do to queries and keys; None for nothing.
@@ -242,15 +245,19 @@ class AttentionLayout:
         return tuple(words for words, module in acting.items() if module is not None)
 
     @property
+    def _projections(self) -> tuple[str, ...]:
+        return () if self.output[1] == "heads" else (self.output[0],)
+
+    @property
     def modules_of_products(self) -> dict[str, tuple[str, ...]]:
         """The projections of the QK and of the OV product, within the block; a fused one is of both."""
-        return {"qk": (*_modules(self.query), *_modules(self.key)), "ov": (*_modules(self.value), self.output[0])}
+        return {"qk": (*_modules(self.query), *_modules(self.key)), "ov": (*_modules(self.value), *self._projections)}
 
     @property
     def modules(self) -> tuple[str, ...]:
         """Every module whose tensors the factors need, within the block."""
         read = [name for parts in (self.query, self.key, self.value) for name in _modules(parts, functions=True)]
-        read.append(self.output[0])
+        read += self._projections
         norms = [norm[0] for norm in (self.output_norm, self.norm) if norm is not None]
         return tuple(dict.fromkeys([*read, *norms]))
 

@@ -149,7 +149,7 @@ def _attention(attention: AttentionLayout, verified: bool) -> list[tuple[str, st
         ("query", _parts(attention.query)),
         ("key", _parts(attention.key)),
         ("value", _parts(attention.value)),
-        ("output", attention.output[0]),
+        ("output", "no projection" if attention.output[1] == "heads" else attention.output[0]),
         ("form", form_in_words(attention)),
         (
             "scale",

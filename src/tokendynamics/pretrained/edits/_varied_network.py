@@ -147,14 +147,17 @@ class VariedNetwork(Hooks):
     def _weight_heads(self) -> None:
         gates = self.variant.head_gates_of(existing_heads(self._layout), self._name)
         of_module: dict[nn.Module, list[Tensor]] = {}
+        without_projection = set[nn.Module]()
         for block, layer, of_layer in zip(self._layout.blocks, self._layout.layers, gates, strict=True):
             if layer.attention is not None:
                 module = submodule(self.network, f"{block}.{layer.attention.output[0]}")
                 columns = of_layer[: layer.attention.heads].repeat_interleave(layer.attention.d_value)
                 of_module.setdefault(module, []).append(columns)
+                without_projection |= {module} if layer.attention.output[1] == "heads" else set()
         weighted = {m: cs for m, cs in of_module.items() if any(bool((columns != 1).any()) for columns in cs)}
         for module, of_calls in weighted.items():
-            self.before(module, partial(self._weighted_columns, module, of_calls))
+            hook = self.after if module in without_projection else self.before
+            hook(module, partial(self._weighted_columns, module, of_calls))
 
         def check(*_: object) -> None:
             if any((module, "columns") not in self._calls for module in weighted):
@@ -335,7 +338,7 @@ def _scale_columns(
 ) -> None:
     """Scale what an output projection reads of each head, until the stack is closed."""
     attention = layout.attention
-    if attention is None or isinstance(attention.output[1], Probed):
+    if attention is None or isinstance(attention.output[1], Probed) or attention.output[1] == "heads":
         raise CheckpointError(where, "an output projection that is a matrix", layout.problem or "another map")
     weight = block.get_submodule(attention.output[0]).get_parameter("weight")
     columns = gates[: attention.heads].repeat_interleave(attention.d_value).to(weight)
@@ -346,8 +349,9 @@ def _scale_columns(
 def _writer(block: nn.Module, layout: BlockLayout, part: str, dim: int, where: str) -> str:
     """Return the module that writes a part to the residual stream."""
     if part == "attention":
-        if layout.attention is None:
-            raise CheckpointError(where, "an attention whose output projection is found", layout.problem)
+        if layout.attention is None or layout.attention.output[1] == "heads":
+            came = layout.problem or "one without an output projection"
+            raise CheckpointError(where, "an attention whose output projection is found", came)
         return layout.attention.output[0]
     why = feed_forward_problem(layout)
     weights = None if why else feed_forward_weights(block, layout, dim)

@@ -125,7 +125,8 @@ class GatedNetwork(Hooks):
                 self.after(module, partial(self._gated, module, parts))
             if layer.attention is not None:
                 projection, heads = block.get_submodule(layer.attention.output[0]), layer.attention.heads
-                self.before(projection, partial(self._heads_gated, heads, layer.attention.d_value))
+                hook = self.after if layer.attention.output[1] == "heads" else self.before
+                hook(projection, partial(self._heads_gated, heads, layer.attention.d_value))
             self.after_block(block, layer.sites, self._leave)
         for name, module in blocks_beside(self.network, self.layout).items():
             self.before(module, partial(self._note, name))
