@@ -160,8 +160,8 @@ class AttentionLayout:
         query: Columns of all heads' queries, side by side.
         key: Likewise the keys'.
         value: Likewise the values'.
-        output: The output projection, which reads the heads side by side, and how its weight is stored; "heads" where
-            there is none: the module gives the heads themselves.
+        output: The output projection, which reads the heads side by side, and how its weight is stored; without one the
+            module that gives the heads themselves, and "heads".
         scale: Factor of the logits.
         causal: Whether a token sees only itself and earlier tokens.
         rotation: What positions do to queries and keys; None for nothing.
