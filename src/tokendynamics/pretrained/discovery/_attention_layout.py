@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, cast
@@ -155,6 +155,9 @@ def _traced(
     try:
         parts = {name: _parts(tracer, name, given[name], attention, attending) for name in _FACTORS}
     except LayoutNotFoundError as problem:
+        if raw := _raw_matrix(attending.module, start, given):
+            words = "and only projections that are modules are read: put it into an nn.Linear"
+            raise LayoutNotFoundError(f"its parameter {raw[1]} gives its {raw[0]}, {words}") from problem
         if all(map(_of_one_norm, (attention.query, attention.key))):
             words = "its queries and keys are divided by their norms outside of a module, as in attention by cosines"
             raise LayoutNotFoundError(words) from problem
@@ -173,6 +176,24 @@ def _traced(
         raise
     projected = evaluated(parts["query"], tracer.start, live_reader(block.module))
     return parts, *_rotation(projected, attention.query.to(start), tables, tracer.after_turning)
+
+
+def _raw_matrix(module: nn.Module, start: Tensor, given: Mapping[str, Tensor]) -> tuple[str, str] | None:
+    """Return which columns a matrix of the attention module itself gives, but for a bias, and its name; None for none.
+
+    A parameter has the features that it maps first, last or, with an axis for heads, between that and their features.
+    """
+    dim, first = start.shape[-1], start[:, :1] - start[:, :1].mean(dim=0)
+    for name, parameter in module.named_parameters(recurse=False):
+        axes = [axis for axis, size in enumerate(parameter.shape) if size == dim] if parameter.ndim > 1 else []
+        for axis in axes:
+            matrix = parameter.detach().movedim(axis, 0).flatten(1).to(start)
+            for what, columns in given.items():
+                target = columns[:, :1] - columns[:, :1].mean(dim=0)
+                product = first @ matrix
+                if any(relative_error(part, target) < TRUSTED for part in product.split(target.shape[-1], dim=-1)):
+                    return _FACTORS[what], name
+    return None
 
 
 def _parts(
