@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
-from tokendynamics.cli._interrupted import NO_RESULTS, NOTHING
+from tokendynamics.cli._interrupted import NO_RESULTS, NOTHING, interruptible
+from tokendynamics.cli._main import main
 
 PROMPTS = ("--prompt", "a cat sat", "--prompt", "xy")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -181,3 +184,41 @@ def test_check_writes_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: p
     monkeypatch.setattr("tokendynamics.specification.check", interrupt)
     assert call(["check", "flow.toml"]) == 130
     assert last_line(capsys) == f"interrupted: {NOTHING}"
+
+
+def test_what_was_written_before_the_browser_opened_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webbrowser.open", interrupt)
+    assert call(["explore", "flow.toml", "--out", "page.html", "--open"]) == 130
+    assert Path("page.html").is_file()
+    assert last_line(capsys) == "interrupted: page.html is complete"
+
+
+def test_a_second_interruption_changes_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """While it is found out what is kept: the command would end with "nothing was written"."""
+
+    def kept() -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "out holds the states"
+
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(click.exceptions.Exit), interruptible(kept):
+            raise KeyboardInterrupt
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert last_line(capsys) == "interrupted: out holds the states"
+
+
+def test_a_program_that_is_done_cannot_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes seconds to clear away the libraries: a traceback of theirs would follow the last line."""
+    monkeypatch.setattr("sys.argv", ["tokendynamics", "--version"])
+    former = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            main()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, former)

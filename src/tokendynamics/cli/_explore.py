@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._signature import Option, command
 from tokendynamics.cli._terminal import echo
 
@@ -41,13 +42,16 @@ def explore_command(
     from tokendynamics.cli._output import Output
     from tokendynamics.report import explore
 
-    with Output(as_json=False).progress() as progress:
-        path = explore(
-            out, None if subject is None else _read(subject, progress), list(prompts) or None, progress=progress
-        )
-    echo(f"{path}: open it in a browser")
-    if open_page:
-        webbrowser.open(path.resolve().as_uri())
+    kept = NOTHING
+    with interruptible(lambda: kept):
+        with Output(as_json=False).progress() as progress:
+            path = explore(
+                out, None if subject is None else _read(subject, progress), list(prompts) or None, progress=progress
+            )
+        kept = f"{path} is complete"
+        echo(f"{path}: open it in a browser")
+        if open_page:
+            webbrowser.open(path.resolve().as_uri())
 
 
 def _read(subject: str, progress: Progress) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -32,8 +34,22 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        echo(f"interrupted: {kept()}", err=True)
+        with undisturbed():
+            echo(f"interrupted: {kept()}", err=True)
         raise click.exceptions.Exit(130) from None
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore a second Ctrl-C in the block, where Python lets the handling of signals be changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 class Kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 
 import click
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     That is 0 (done), 1 (failed), 2 (wrong usage), 3 (a limit is not met) or 130 (interrupted).
     """
+    is_program = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_streams()
     try:
@@ -67,6 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
         if "--traceback" in arguments:
             raise
         code = _report_failure(error)
+    if is_program:  # a further Ctrl-C while the libraries are cleared away, which takes seconds, ends nothing
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code if isinstance(code, int) else 0)
 
 
