@@ -30,6 +30,17 @@ class NoArray:
         raise KeyError("no array")
 
 
+class Raising:
+    """An object of which nothing can be asked, not even its class."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("no attributes")
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no class")
+
+
 def nested(depth: int) -> list[Any]:
     """A number in that many lists."""
     value: Any = 1.0
@@ -48,6 +59,7 @@ def endless() -> list[Any]:
 NOTHING: dict[str, Any] = {
     "an object": object(),
     "an unprintable object": Unprintable(),
+    "a raising object": Raising(),
     "a dict": {"a": 1.0},
     "a set": {1.0, 2.0},
     "a class": int,

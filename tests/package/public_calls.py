@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 
 import tokendynamics as td
-from tokendynamics import circuits, figures, modules, observables, spectra
+from tokendynamics import attention, circuits, figures, modules, observables, spectra, theorems
 from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits._transformer import shift
@@ -29,6 +29,7 @@ from tokendynamics.specification.examples import example_text
 from tokendynamics.spectra.signs import compress
 from tokendynamics.spectra.value_map import value_spectrum_of_factors
 from tokendynamics.sweeps import fractions, open_store, parse_plan, report, sweep
+from tokendynamics.training import Multipliers
 
 Kind = Literal["array", "array or none", "number", "integer", "flag", "choice", "text", "ours", "any"]
 
@@ -436,6 +437,106 @@ PLOTS: dict[str, Call] = {
 }
 
 _FEW_POINTS = example_text("random", "sweep").replace("points = 1000", "points = 3")
+
+_TIMES: tuple[Any, Kind] = (TIMES, "array")
+_WEIGHTS: tuple[Any, Kind] = ("softmax", "choice")
+
+THEOREMS: dict[str, Call] = {
+    "predict_equiangular": _call(
+        theorems.predict_equiangular,
+        times=_TIMES,
+        tokens=(3, "integer"),
+        beta=(1.0, "number"),
+        cosine=(0.0, "number"),
+        speed=(1.0, "number"),
+        weights=_WEIGHTS,
+    ),
+    "predict_two_clusters": _call(
+        theorems.predict_two_clusters,
+        times=_TIMES,
+        beta=(1.0, "number"),
+        share=(0.5, "number"),
+        cosine=(0.0, "number"),
+        speed=(1.0, "number"),
+        weights=_WEIGHTS,
+    ),
+    "predict_gaussian_moments": _call(
+        theorems.predict_gaussian_moments,
+        times=_TIMES,
+        mean=([0.1, 0.2], "array"),
+        covariance=(np.eye(2), "array"),
+        qk=_QK,
+        ov=(-2 * np.eye(2), "array"),
+    ),
+    "predict_interaction_window": _call(theorems.predict_interaction_window, beta=([1.0, 2.0], "array")),
+    "predict_long_context": _call(
+        theorems.predict_long_context, tokens=(10.0, "number"), scale=(1.0, "number"), cosine=(0.5, "number")
+    ),
+    "predict_noise_transition": _call(theorems.predict_noise_transition, beta=(1.0, "number"), dim=(3, "integer")),
+    "predict_position_correlation": _call(
+        theorems.predict_position_correlation,
+        times=_TIMES,
+        source=(0.5, "array"),
+        position=(1.0, "array"),
+        beta=(1.0, "number"),
+        mode=(1, "integer"),
+        decay=(0.0, "number"),
+    ),
+    "predict_strong_centers": _call(
+        theorems.predict_strong_centers, tokens=(3, "any"), dim=(2, "integer"), radius=([0.5], "array")
+    ),
+    "search_counterexample": _call(
+        theorems.search_counterexample,
+        statement=("masking-table-1-simple", "any"),
+        systems=([theorems.Family(2, 2)], "any"),
+        seed=(0, "integer"),
+        rounds=(1, "integer"),
+        count=(2, "integer"),
+        times=(TIMES, "array or none"),
+        store=(None, "any"),
+        resume=(False, "flag"),
+        progress=(False, "any"),
+    ),
+    "Family": _call(
+        theorems.Family,
+        tokens=(2, "integer"),
+        dim=(2, "integer"),
+        **dict.fromkeys(("qk", "ov", "start"), ("any", "any")),
+        space=("sphere", "choice"),
+        mask=("full", "choice"),
+        weights=_WEIGHTS,
+    ),
+    "Constant": _call(attention.Constant, matrix=(torch.eye(2), "any")),
+    "FactoredMatrix": _call(attention.FactoredMatrix, left=(torch.eye(2), "any"), right=(torch.eye(2), "any")),
+    "rotate": _call(
+        attention.rotate,
+        vectors=(torch.ones(3, 4), "any"),
+        frequencies=(torch.ones(2), "any"),
+        position=(1.0, "number"),
+    ),
+    "softmax_solution_2": _call(
+        constructions.softmax_solution_2,
+        task=(PairTask([[1.0, 2.0], [2.0, 1.0]], positions=3), "ours"),
+        causal=(False, "flag"),
+    ),
+    "softmax_solution_3": _call(
+        constructions.softmax_solution_3,
+        task=(TASK, "ours"),
+        sharpness=(40.0, "number"),
+        K=(None, "any"),
+        causal=(False, "flag"),
+    ),
+    "equal_column_means": _call(functionals.equal_column_means, q_true=(np.ones((2, 2)), "array"), law=(None, "any")),
+    "positive_functional": _call(
+        functionals.positive_functional,
+        categories=(2, "integer"),
+        seed=(0, "integer"),
+        law=(None, "any"),
+        spread=(0.25, "number"),
+    ),
+    "Multipliers": _call(Multipliers, **dict.fromkeys(("lower", "skew", "pivots", "remedy"), (1.0, "number"))),
+}
+"""Closed forms, the search for counterexamples, and small classes."""
 
 SWEEPS: dict[str, Call] = {
     "fractions": _call(

@@ -19,6 +19,8 @@ from tokendynamics import observables, report, spectra
 from tokendynamics.attention import from_asymptotic, from_logical, from_positional, ov_circuit, qk_circuit
 from tokendynamics.circuits._transformer import shift
 from tokendynamics.diagnosis import judge, repeated_texts
+from tokendynamics.modules.language_model import LanguageModel
+from tokendynamics.modules.vision import VisionModel
 from tokendynamics.pretrained import remedy_coefficients, remedy_parameters, remove_remedy
 from tokendynamics.specification import check, parse, read, run
 from tokendynamics.specification.examples import example_names, example_text
@@ -35,6 +37,7 @@ _SINKS: dict[str, tuple[Any, Kind]] = {
     "truncate": (False, "flag"),
 }
 _PROGRESS: dict[str, tuple[Any, Kind]] = {"progress": (False, "any")}
+_PACKED: dict[str, tuple[Any, Kind]] = {"packed": (True, "flag"), **_PROGRESS}
 _PASSES: dict[str, tuple[Any, Kind]] = {
     "weights": ("fixed", "choice"),
     "feed_back": ("after_norm", "choice"),
@@ -79,6 +82,12 @@ def rotary_network() -> torch.nn.Module:
 
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     return AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=50, **sizes))
+
+
+@functools.cache
+def rotary_model() -> Any:
+    """That network, read."""
+    return td.load(rotary_network())
 
 
 @functools.cache
@@ -177,6 +186,61 @@ MODELS: dict[str, Callable[[], Call]] = {
         budget=(0.02, "number"),
         **_SINKS,
         packed=(True, "flag"),
+        **_PROGRESS,
+    ),
+    "head_effects": lambda: _model(
+        td.head_effects, texts=(_FIVE, "any"), candidates=(1, "integer"), loss=(None, "any"), **_SINKS, **_PACKED
+    ),
+    "joint_levers": lambda: _model(
+        td.joint_levers,
+        texts=(_FIVE, "any"),
+        most=(1, "integer"),
+        candidates=(1, "integer"),
+        loss=(None, "any"),
+        budget=(0.02, "number"),
+        **_SINKS,
+        **_PACKED,
+    ),
+    "remedies": lambda: _call(
+        td.remedies,
+        ckpt=(rotary_model(), "any"),
+        texts=([[1, 2, 3, 4], [5, 6, 7], [8, 9, 1], [2, 5, 8], [3, 7, 2]], "any"),
+        loss=(None, "any"),
+        budget=(0.02, "number"),
+        **_SINKS,
+        **_PACKED,
+    ),
+    "shared_directions": lambda: _model(
+        td.shared_directions, texts=(_FIVE, "any"), words=(5, "integer"), **_SINKS, **_PROGRESS
+    ),
+    "source_tokens": lambda: _model(td.source_tokens, texts=(_FIVE, "any"), **_SINKS, **_PROGRESS),
+    "nearest_statements": lambda: _call(
+        td.nearest_statements,
+        checkpoint=(model(), "any"),
+        text=("abc def", "any"),
+        layer=(1, "any"),
+        statements=(["asymptotic-4.1"], "any"),
+        truncate=(False, "flag"),
+        **_PROGRESS,
+    ),
+    "Texts": lambda: _call(
+        lambda **given: td.trace(model(), td.Texts(**given)),
+        texts=(TEXTS, "any"),
+        chat=(False, "flag"),
+        window=(None, "any"),
+        special_tokens=(True, "flag"),
+    ),
+    "LanguageModel": lambda: _call(LanguageModel, config=(None, "ours")),
+    "VisionModel": lambda: _call(VisionModel, config=(None, "ours")),
+    "chart": lambda: _call(report.chart, diagnosis=(diagnosis(), "ours")),
+    "page": lambda: _call(report.page, result=(diagnosis(), "ours")),
+    "notebook_html": lambda: _call(report.notebook_html, diagnosis=(diagnosis(), "ours")),
+    "explore": lambda: _call(
+        report.explore,
+        path=("saved", "any"),
+        subject=(model(), "any"),
+        texts=(["abc def"], "any"),
+        observables=(None, "any"),
         **_PROGRESS,
     ),
     "deeper": lambda: _texts(

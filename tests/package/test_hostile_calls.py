@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from package import hostile_values as values
-from package.public_calls import CIRCUITS, FLOWS, MODULES, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, Call, Kind
+from package.public_calls import CIRCUITS, FLOWS, MODULES, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, THEOREMS, Call, Kind
 from package.public_model_calls import MODELS
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError, TokenDynamicsError
 
-_CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS, **SWEEPS, **MODULES}
+_CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS, **SWEEPS, **MODULES, **THEOREMS}
 _REFUSED: dict[Kind, dict[str, Any]] = {
     "array": values.ARRAYS,
     "array or none": values.ARRAYS,
@@ -49,12 +49,23 @@ _NOT_READ = {("summarize", "x", "no systems"), ("value_spectrum_of_factors", "le
 }
 """Internal forms that take checked tensors, and complex eigenvalues, which are right."""
 
-_WRITING = ("save", "animate", "report")
+_WRITING = ("save", "animate", "report", "search_counterexample")
 """Whose answer is a file."""
 
 _FEW = frozenset(
     {
-        *("an object", "an unprintable object", "a dict", "a class", "bytes", "None", "a number", "a list", "array"),
+        *(
+            "an object",
+            "an unprintable object",
+            "a raising object",
+            "a dict",
+            "a class",
+            "bytes",
+            "None",
+            "a number",
+            "a list",
+            "array",
+        ),
         *("an unhashable", "escapes", "NaN", "a huge integer", "meta", "0-d", "negative", "a tensor", "masked"),
         *("a fraction", "another word", "True", "a large integer", "a long text", "ragged", "objects"),
         *("sparse", "large", "a byte array"),
@@ -90,7 +101,8 @@ def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypa
 _LONG_ABOUT_MODELS = {
     *("study", "load", "load, live", "audit", "trace", "what_if", "diagnose", "compare", "decode", "deeper", "run"),
     *("token_paths", "token_clusters", "Diagnosis.save", "Comparison.save", "Trajectory.save"),
-    *("write", "write, a comparison", "write, a trajectory", "judge"),
+    *("write", "write, a comparison", "write, a trajectory", "judge", "explore", "head_effects", "joint_levers"),
+    *("remedies", "shared_directions", "source_tokens", "nearest_statements", "page", "notebook_html"),
 }
 """Together more than 20 seconds."""
 
@@ -141,6 +153,11 @@ _MISTAKEN: dict[str, tuple[str, Any]] = {
     "first_token_function": ("agreement", bytearray(b"12")),
     "load": ("inputs", True),
     "load, live": ("inputs", torch.eye(2).to_sparse()),
+    "predict_equiangular": ("weights", "anything"),
+    "predict_interaction_window": ("beta", "3.0"),
+    "predict_long_context": ("scale", float("nan")),
+    "predict_gaussian_moments": ("qk", np.full((2, 2), 1e308)),
+    "Flow": ("space", values.Raising()),
     "trace": ("texts", torch.eye(2).to_sparse()),
     "audit": ("layers", {1: 2}),
     "decode": ("passes", [2**70]),

@@ -168,7 +168,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ({"statement": "masking-9"}, ArgumentValueError, "statements: expected names among asymptotic-3.1"),
+        ({"statement": "masking-9"}, ArgumentValueError, "statement: expected names among asymptotic-3.1"),
         ({"seed": -1}, ArgumentValueError, "seed: expected at least 0, got -1"),
         ({"seed": True}, ArgumentTypeError, "seed: expected an integer, got True"),
         ({"rounds": 0}, ArgumentValueError, "rounds: expected"),

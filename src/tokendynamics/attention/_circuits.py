@@ -21,8 +21,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor, check_open
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -44,6 +45,11 @@ class FactoredMatrix:
     right: Float[Tensor, "*batch dim rank"]
 
     def __post_init__(self) -> None:
+        for name in ("left", "right"):
+            factor = getattr(self, name)
+            check_open(factor, name)
+            if not isinstance(factor, Tensor) or factor.ndim < 2:
+                raise ArgumentTypeError(name, "a torch tensor (…, dim, rank)", shown(factor))
         if self.left.shape != self.right.shape:
             wanted = f"the shape of left, {tuple(self.left.shape)}"
             raise ArgumentValueError("right", wanted, f"shape {tuple(self.right.shape)}")

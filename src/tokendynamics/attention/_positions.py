@@ -23,6 +23,7 @@ from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 
 
+@typed_arguments
 def rotate(
     vectors: Float[Tensor, "*batch d_head"], frequencies: Float[Tensor, " pairs"], position: float
 ) -> Float[Tensor, "*batch d_head"]:
@@ -38,12 +39,19 @@ def rotate(
 
     Source: `positional` (6)–(7), whose pairs are neighbours: the same up to the order of the coordinates.
 
+    Raises:
+        ArgumentTypeError: No tensors, or not of real numbers.
+        ArgumentValueError: More pairs than the vectors have.
+
     >>> import math
     >>> rotate(torch.tensor([1.0, 0.0]), torch.tensor([math.pi / 2]), 1.0).round().tolist()
     [-0.0, 1.0]
     """
-    pairs = len(frequencies)
-    angles = (frequencies.to(torch.float64) * position).to(vectors.device)
+    pairs = len(frequencies) if frequencies.ndim == 1 else -1
+    if vectors.ndim == 0 or not 0 <= 2 * pairs <= vectors.shape[-1]:
+        wanted = f"one frequency for each pair of coordinates at most, with vectors of shape {tuple(vectors.shape)}"
+        raise ArgumentValueError("frequencies", wanted, f"shape {tuple(frequencies.shape)}")
+    angles = (frequencies.to(torch.float64) * as_finite(position, "position")).to(vectors.device)
     cosine, sine = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
     first, second, rest = vectors[..., :pairs], vectors[..., pairs : 2 * pairs], vectors[..., 2 * pairs :]
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], dim=-1)

@@ -20,6 +20,7 @@ from tokendynamics.numerics.arguments import (
     as_integer,
     as_not_negative,
     as_states,
+    check_open,
     first_index,
     first_token,
     like,
@@ -64,6 +65,8 @@ class Flow:
     def __init__(
         self, attention: Attention, space: Space, projection: Projection = "orthogonal", frozen: ArrayLike = ()
     ) -> None:
+        check_open(attention, "attention")
+        check_open(space, "space")
         if not isinstance(attention, Attention):
             raise ArgumentTypeError("attention", "an Attention", type(attention).__name__)
         if not isinstance(space, Space) or isinstance(space, type):

@@ -116,6 +116,19 @@ def as_square(matrix: ArrayLike, argument: str) -> Tensor:
     return tensor
 
 
+def check_open(value: Any, argument: str) -> None:
+    """Refuse an object that raises where it is asked for its class or for an attribute that it has not.
+
+    Raises:
+        ArgumentTypeError: Such an object, of which no question about its kind could be answered.
+    """
+    try:
+        _ = value.__class__, getattr(value, "_no_attribute_", None)
+    except Exception as error:
+        came = f"a {type(value).__name__}, which raises {type(error).__name__}"
+        raise ArgumentTypeError(argument, "an object whose class and attributes can be read", came) from error
+
+
 def as_integer(value: Any, argument: str, at_least: int | None = None, at_most: int | None = None) -> int:
     """Return `value` as a whole number within its bounds.
 
@@ -129,6 +142,7 @@ def as_integer(value: Any, argument: str, at_least: int | None = None, at_most: 
     Traceback (most recent call last):
     tokendynamics.numerics.errors.ArgumentValueError: layer: expected 1, the only value possible here, got 2
     """
+    check_open(value, argument)
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
         raise ArgumentTypeError(argument, f"an integer{_bounds(at_least, at_most)}", shown(value))
     number = int(value)
@@ -155,6 +169,7 @@ def as_number(value: Any, argument: str) -> float:
     >>> as_number(2, "K")
     2.0
     """
+    check_open(value, argument)
     if isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
         value = as_tensor(value, argument, finite=False).item() if _is_float(value) else value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
@@ -195,6 +210,7 @@ def as_flag(value: Any, argument: str) -> bool:
     Raises:
         ArgumentTypeError: Anything else.
     """
+    check_open(value, argument)
     if not isinstance(value, bool | np.bool_):
         raise ArgumentTypeError(argument, "True or False", shown(value))
     return bool(value)
@@ -209,6 +225,7 @@ def as_choice(value: Any, argument: str, choices: Iterable[str]) -> str:
     """
     known = tuple(choices)
     wanted = " or ".join((", ".join(map(repr, known[:-1])), repr(known[-1])) if known[1:] else map(repr, known))
+    check_open(value, argument)
     if not isinstance(value, str):
         raise ArgumentTypeError(argument, wanted, shown(value))
     if value not in known:
@@ -222,6 +239,7 @@ def as_text(value: Any, argument: str) -> str:
     Raises:
         ArgumentTypeError: Anything else.
     """
+    check_open(value, argument)
     if not isinstance(value, str):
         raise ArgumentTypeError(argument, "a text", shown(value))
     return value
@@ -237,6 +255,7 @@ def as_path(value: Any, argument: str) -> Path:
     >>> as_path("a/b.zarr", "path").name
     'b.zarr'
     """
+    check_open(value, argument)
     if not isinstance(value, str | PathLike) or not isinstance(fspath(value), str):
         raise ArgumentTypeError(argument, "a path", shown(value))
     if not fspath(value):  # `Path` would take it for the working directory
@@ -399,6 +418,7 @@ def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
     >>> whole_numbers((3, 1), "layers")
     [3, 1]
     """
+    check_open(values, argument)
     if isinstance(values, (str, *_BYTES, Mapping, np.ma.MaskedArray)) or not isinstance(values, Iterable):
         raise ArgumentTypeError(argument, "a sequence of whole numbers", shown(values))
     try:

@@ -16,7 +16,7 @@ from typing import Any, Literal, ParamSpec, SupportsIndex, TypeVar, Union, get_a
 import numpy as np
 from torch import Tensor
 
-from tokendynamics.numerics.arguments import as_flag, as_integer, as_number, as_path, as_tensor, as_text
+from tokendynamics.numerics.arguments import as_flag, as_integer, as_number, as_path, as_tensor, as_text, check_open
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, shown
 
 P = ParamSpec("P")
@@ -60,6 +60,8 @@ def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
             pending = False
         # `bind` takes longer than all the checks.
         if (arguments := named(args, kwargs)) is not None:
+            for name, value in arguments.items():
+                check_open(value, name)
             for name in readers:
                 if name in arguments:
                     arguments[name] = readers[name](arguments[name], name)
@@ -69,6 +71,7 @@ def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError:
             return function(*args, **kwargs)  # Python's own words for an argument that is missing or unknown
         for name, value in bound.arguments.items():
+            check_open(value, name)
             if name in readers:
                 bound.arguments[name] = readers[name](value, name)
         return function(*bound.args, **bound.kwargs)

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import check_open
 from tokendynamics.numerics.errors import shown
 
 
@@ -47,6 +48,7 @@ def repetition(tokens: Sequence[Hashable]) -> Repetition:
     >>> repetition("the the the end".split())
     Repetition(distinct_1=0.5, distinct_2=0.666..., entropy=0.562..., longest_run=3)
     """
+    check_open(tokens, "tokens")
     if isinstance(tokens, bytes | set | dict) or not (isinstance(tokens, Iterable) and isinstance(tokens, Sized)):
         raise ArgumentTypeError("tokens", "a sequence of token ids or words", shown(tokens))
     try:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor, check_open
 from tokendynamics.numerics.errors import shown
 from tokendynamics.observables.directions import are_many, unit_rows
 
@@ -74,6 +74,7 @@ def shares(prompts: Sequence[ArrayLike]) -> Shares:
     >>> round(float(found.common), 4), round(float(found.prompt), 4), round(float(found.kappa), 4)
     (0.4714, 0.5286, 1.0)
     """
+    check_open(prompts, "prompts")
     listed = isinstance(prompts, Tensor | Sequence | np.ndarray) and not isinstance(prompts, str | bytes)
     if not listed or (isinstance(prompts, np.ndarray) and prompts.ndim == 0):
         raise ArgumentTypeError("prompts", "a list of states, one entry a prompt", shown(prompts))

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, AttentionFactorsError, CheckpointError
-from tokendynamics.numerics.arguments import as_count, as_flag, as_path
+from tokendynamics.numerics.arguments import as_count, as_flag, as_path, check_open
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained._attention_weights import AttentionWeights, LayerTensors, attention_weights, verified
@@ -683,6 +683,7 @@ class Checkpoint:
         return CheckpointError(self.name, "a network that runs", words)
 
     def _all_arguments(self, several: Any) -> list[dict[str, Any]]:
+        check_open(several, "several")
         if not isinstance(several, Sequence) or isinstance(several, str | bytes):
             raise ArgumentTypeError("several", "a list of prompts", shown(several))
         return [self._arguments(given) for given in several]

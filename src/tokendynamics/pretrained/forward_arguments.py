@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import native
+from tokendynamics.numerics.arguments import check_open, native
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained.architecture import Architecture
 
@@ -74,6 +74,7 @@ def forward_arguments(
         ArgumentValueError: Not one prompt, an id outside the vocabulary, more tokens than the context, what the
             network reads is missing, or a mask hides other tokens than those behind the end of a prompt.
     """
+    check_open(ids, "ids")
     if isinstance(ids, Mapping):
         inputs = _without_padding(dict(ids), main_input)
     elif ids_name is None:

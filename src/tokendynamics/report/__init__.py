@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tokendynamics.numerics.arguments import check_open
+from tokendynamics.numerics.errors import ArgumentTypeError, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.report._page import page_of as _page_of
@@ -130,10 +133,11 @@ def notebook_html(diagnosis: Diagnosis) -> str:
 
     Args:
         diagnosis: From `tokendynamics.diagnose`.
-    """
-    from tokendynamics.report.diagnosis import _page
 
-    return _page.notebook_html(diagnosis)
+    Raises:
+        ArgumentTypeError: Something else.
+    """
+    return _diagnosed(diagnosis).notebook_html(diagnosis)
 
 
 def chart(diagnosis: Diagnosis) -> Drawing:
@@ -141,7 +145,19 @@ def chart(diagnosis: Diagnosis) -> Drawing:
 
     Args:
         diagnosis: From `tokendynamics.diagnose`.
+
+    Raises:
+        ArgumentTypeError: Something else.
     """
+    return _diagnosed(diagnosis).shares_chart(diagnosis)
+
+
+def _diagnosed(diagnosis: Any) -> ModuleType:
+    """Return the module with the page of a diagnosis, which anything else is refused for."""
+    from tokendynamics.diagnosis import Diagnosis
     from tokendynamics.report.diagnosis import _page
 
-    return _page.shares_chart(diagnosis)
+    check_open(diagnosis, "diagnosis")
+    if not isinstance(diagnosis, Diagnosis):
+        raise ArgumentTypeError("diagnosis", "a Diagnosis", shown(diagnosis))
+    return _page

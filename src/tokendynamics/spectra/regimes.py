@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_square, check_finite, plain_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_square, check_finite, check_open, plain_tensor
 from tokendynamics.numerics.errors import shown
 from tokendynamics.spectra.signs import Inertia, inertia
 from tokendynamics.spectra.value_map import ValueSpectrum, value_spectrum
@@ -41,6 +41,7 @@ def balance(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
     >>> balance(torch.tensor([3.0, -1.0])).item()
     0.5
     """
+    check_open(eigenvalues, "eigenvalues")
     if not isinstance(eigenvalues, Tensor):
         raise ArgumentTypeError("eigenvalues", "a torch tensor", shown(eigenvalues))
     eigenvalues = plain_tensor(eigenvalues, "eigenvalues")

@@ -14,7 +14,7 @@ from scipy.special import betainc, exprel, gammaln, ive
 
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_not_negative, as_square, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_not_negative, as_square, as_tensor
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._hypotheses import LIMIT_AT_ZERO
 from tokendynamics.words import number
@@ -104,9 +104,15 @@ def predict_equiangular(
     return _solved(rate, cosine, moments, tokens)
 
 
+def _array(value: ArrayLike, argument: str) -> np.ndarray:
+    """Return finite numbers as float64, of any shape."""
+    return as_tensor(value, argument).detach().double().cpu().numpy()
+
+
 def _check_strength(beta: float, speed: float, weights: str) -> None:
-    """Refuse a β or speed that is no number, and exponential weights that overflow."""
+    """Refuse a β or speed that is no number, unknown weights, and exponential ones that overflow."""
     as_finite(speed, "speed")
+    as_choice(weights, "weights", ("softmax", "exponential"))
     if as_finite(beta, "beta") > _LARGEST and weights == "exponential":
         wanted = f"at most {_LARGEST:g} with exponential weights, which overflow beyond"
         raise ArgumentValueError("beta", wanted, repr(beta))
@@ -248,6 +254,7 @@ def predict_long_context(tokens: float, scale: float, cosine: float) -> float:
     >>> round(predict_long_context(math.inf, 1 / 0.6, 0.4), 4)
     0.7273
     """
+    as_finite(scale, "scale")
     if not tokens >= 2:
         raise ArgumentValueError("tokens", "at least 2", repr(tokens))
     if not 0 <= cosine <= 1:
@@ -279,7 +286,7 @@ def predict_interaction_window(beta: ArrayLike) -> np.ndarray:
     >>> predict_interaction_window([1.0, 100.0]).round(6)
     array([0.904557, 0.099916])
     """
-    betas = np.asarray(beta, dtype=np.float64)
+    betas = _array(beta, "beta")
     if not bool(np.all((betas > 0) & np.isfinite(betas))):
         raise ArgumentValueError("beta", "finite numbers above 0", f"the least is {betas.min(initial=np.inf)}")
     root = np.hypot(2 * betas, 1.0)
@@ -325,15 +332,21 @@ def predict_gaussian_moments(
     """
     moments = np.asarray(read_times(times))
     key, value = (as_square(matrix, name).detach().double().cpu().numpy() for matrix, name in ((qk, "qk"), (ov, "ov")))
+    if key.ndim > 2:
+        raise ArgumentValueError("qk", "one matrix (dim, dim)", f"shape {key.shape}")
     dim = len(key)
     m, sigma = _gaussian(mean, covariance, value, dim)
     size = max(float(np.abs(sigma).max()), np.finfo(float).tiny)
 
     def slope(_: float, packed: np.ndarray) -> np.ndarray:
         spread = packed[dim:].reshape(dim, dim)
-        pull = value @ spread @ key.T
-        change = pull @ spread
-        return np.concatenate([value @ packed[:dim] + pull @ packed[:dim], (change + change.T).ravel()])
+        with np.errstate(over="ignore", invalid="ignore"):
+            pull = value @ spread @ key.T
+            change = pull @ spread
+            rates = np.concatenate([value @ packed[:dim] + pull @ packed[:dim], (change + change.T).ravel()])
+        if not np.isfinite(rates).all():  # no step would ever be small enough
+            raise ArgumentValueError("qk, ov and covariance", "rates of change that float64 holds", "infinite ones")
+        return rates
 
     packed = np.concatenate([m, sigma.ravel()])[None]
     if len(moments) > 1:
@@ -343,10 +356,7 @@ def predict_gaussian_moments(
 
 def _gaussian(mean: ArrayLike, covariance: ArrayLike, value: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and covariance as float64, refused where they are none or do not fit."""
-    m, sigma = (
-        as_tensor(given, name).detach().double().cpu().numpy()
-        for given, name in ((mean, "mean"), (covariance, "covariance"))
-    )
+    m, sigma = _array(mean, "mean"), _array(covariance, "covariance")
     shapes = (("mean", m, (dim,)), ("covariance", sigma, (dim, dim)), ("ov", value, (dim, dim)))
     for name, array, shape in shapes:
         if array.shape != shape:
@@ -374,6 +384,8 @@ def _until_infinite(
         end = number(float(run.t_events[0][0]), 7)
         wanted = f"times before {end}, when the covariance becomes infinite"
         raise ArgumentValueError("times", wanted, f"the last at {number(ends[1], 7)}")
+    if run.status < 0:
+        raise ArgumentValueError("qk, ov and covariance", "rates of change that can be integrated", run.message)
     return run.y.T
 
 
@@ -402,7 +414,7 @@ def predict_strong_centers(tokens: int | None, dim: int, radius: ArrayLike) -> n
     >>> predict_strong_centers(None, 2, 0.3).round(6), predict_strong_centers(1, 3, [0.5, 3.0])
     (np.float64(10.471976), array([1., 1.]))
     """
-    angles = np.asarray(radius, dtype=np.float64)
+    angles = _array(radius, "radius")
     for name, value, least in (("tokens", tokens, 1), ("dim", dim, 2)):
         if value is not None and value < least:
             raise ArgumentValueError(name, f"at least {least}", str(value))
@@ -541,7 +553,15 @@ def predict_position_correlation(
     beta, decay = as_not_negative(beta, "beta"), as_not_negative(decay, "decay")
     if mode < 1:
         raise ArgumentValueError("mode", "at least 1", str(mode))
-    t, near, far = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in (times, source, position)))
+    named = {"times": times, "source": source, "position": position}
+    arrays = [_array(value, name) for name, value in named.items()]
+    try:
+        t, near, far = np.broadcast_arrays(*arrays)
+    except ValueError:
+        came = ", ".join(str(array.shape) for array in arrays)
+        raise ArgumentValueError("times, source and position", "shapes that fit by broadcasting", came) from None
+    if t.size == 0:
+        raise ArgumentValueError("times, source and position", "at least one number each", f"shape {t.shape}")
     if not bool(np.all((t >= 0) & np.isfinite(t))):
         raise ArgumentValueError("times", "finite times of at least 0", f"the least is {t.min()}")
     if not bool(np.all((near > 0) & (near <= far) & (far <= 1))):

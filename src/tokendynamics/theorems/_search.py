@@ -17,8 +17,9 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Noise, Trajectory, simulate
 from tokendynamics.dynamics.options import read_times
-from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.arguments import ArrayLike, as_integer
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import versions, write_json
 from tokendynamics.provenance.progress import Progress, reporting
@@ -176,11 +177,14 @@ def search_counterexample(
     >>> search.counterexample.certificate.outcome, len(search.counterexample.start)
     ('fails', 2)
     """
-    asked = named(statement)
+    asked = named(statement, "statement")
     as_integer(seed, "seed", at_least=0)
     as_integer(rounds, "rounds", at_least=1)
     as_integer(count, "count", at_least=2)
-    families = _chosen(asked) if systems is None else list(systems)
+    families = _chosen(asked) if systems is None else systems
+    if not isinstance(families, Sequence) or not all(isinstance(family, Systems) for family in families):
+        raise ArgumentTypeError("systems", "a list of families", shown(families))
+    families = list(families)
     if not families:
         raise ArgumentValueError("systems", "at least one family", "none")
     trial = _trial(asked, families[0], times, options)

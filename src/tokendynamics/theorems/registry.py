@@ -14,6 +14,7 @@ from tokendynamics.dynamics import Flow, Noise, Trajectory
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._conditions import approximates_its_flow, flow_of_run
 from tokendynamics.theorems._hypotheses import over_horizon
@@ -26,17 +27,25 @@ KNOWN: tuple[Statement, ...] = (*STATEMENTS, *ATLAS)
 """Those of the three papers, then those of the atlas."""
 
 
-def named(name: str | Statement) -> Statement:
+_FEW = 6
+"""Names in a message."""
+
+
+def named(name: str | Statement, argument: str = "statements") -> Statement:
     """Return the statement of a name; a statement is returned as it is.
 
     Raises:
-        ArgumentValueError: No statement has that name; the known ones are printed.
+        ArgumentValueError: No statement has that name; the first of the known ones are printed.
     """
     if isinstance(name, Statement):
         return name
     statements = {statement.name: statement for statement in KNOWN}
     if name not in statements:
-        raise ArgumentValueError("statements", f"names among {', '.join(statements)}", repr(name))
+        first = ", ".join(list(statements)[:_FEW])
+        advice = "tokendynamics.theorems.STATEMENTS and ATLAS hold them all"
+        raise ArgumentValueError(
+            argument, f"names among {first} and {len(statements) - _FEW} more", shown(name), advice
+        )
     return statements[name]
 
 

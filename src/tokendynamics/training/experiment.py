@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import as_count, as_integer
+from tokendynamics.numerics.arguments import as_count, as_integer, check_open
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 from tokendynamics.provenance.manifest import plain
@@ -267,6 +267,7 @@ def _recipe(values: Any) -> Recipe:
 
 
 def _as_entries(values: Any, argument: str) -> dict[str, Any]:
+    check_open(values, argument)
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise ArgumentTypeError(argument, "a dict with texts as keys", shown(values))
     return dict(values)

@@ -81,6 +81,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, with_options
 from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import check_open
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
@@ -270,6 +271,7 @@ def _loaded(
     formats = list(dtypes) * count if len(dtypes) == 1 else list(dtypes)
     ckpts: list[Checkpoint] = []
     for model, dtype in zip(several, formats, strict=True):
+        check_open(model, "models")
         if isinstance(model, Checkpoint):
             ckpts.append(model)
             continue

@@ -24,7 +24,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.numerics.arguments import native
+from tokendynamics.numerics.arguments import check_open, native
 from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids, as_token_ids
@@ -373,6 +373,7 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
     >>> [pair.text for pair in repeated_texts({"a": "A cat sat.", "b": "a cat\nsat.", "c": "A dog ran."})]
     ['texts “a” and “b” are the same and count as one observation']
     """
+    check_open(prompts, "prompts")
     if not isinstance(prompts, Mapping):
         raise ArgumentTypeError("prompts", "prompts by name", shown(prompts))
     names, noun = list(prompts), noun_of(prompts)

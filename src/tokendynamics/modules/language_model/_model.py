@@ -261,6 +261,7 @@ class _LanguageNetwork(RegimeNetwork):
 class Decoder(_LanguageNetwork):
     """Embedding, positions, blocks and the last norm: states of a causal transformer without its head."""
 
+    @typed_arguments
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config)
         dim = config.hidden_size
@@ -333,6 +334,7 @@ class LanguageModel(_LanguageNetwork, GenerationMixin):
         "lm_head.weight": "model.embed_tokens.weight"
     }
 
+    @typed_arguments
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config)
         self.loss_type = "ForCausalLM"  # a Trainer then counts labels[:, 1:], those that are in the loss

@@ -172,6 +172,7 @@ class _VisionNetwork(RegimeNetwork):
 class Encoder(_VisionNetwork):
     """Embedding, blocks and the last norm: states of a vision transformer without its head."""
 
+    @typed_arguments
     def __init__(self, config: VisionConfig) -> None:
         super().__init__(config)
         self.embedding = PatchEmbedding(config)
@@ -219,6 +220,7 @@ class VisionModel(_VisionNetwork):
     torch.Size([1, 3])
     """
 
+    @typed_arguments
     def __init__(self, config: VisionConfig) -> None:
         super().__init__(config)
         self.model = Encoder(config)

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import check_open
 from tokendynamics.numerics.errors import shown
 from tokendynamics.words import plural
 
@@ -111,6 +112,7 @@ class Variant:
             ArgumentTypeError: Nothing of these.
             ArgumentValueError: A name that there is not, or a value that is not a number, or out of range.
         """
+        check_open(given, "variant")
         if isinstance(given, Variant):
             return given
         if given is None or isinstance(given, str):
