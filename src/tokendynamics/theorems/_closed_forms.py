@@ -109,6 +109,19 @@ def _array(value: ArrayLike, argument: str) -> np.ndarray:
     return as_tensor(value, argument).detach().double().cpu().numpy()
 
 
+def _broadcast(**named: ArrayLike) -> tuple[np.ndarray, ...]:
+    """Return finite numbers as float64, all of the shape to which they broadcast."""
+    arrays = [_array(value, name) for name, value in named.items()]
+    try:
+        together = np.broadcast_arrays(*arrays)
+    except ValueError:
+        came = ", ".join(str(array.shape) for array in arrays)
+        raise ArgumentValueError(", ".join(named), "shapes that fit by broadcasting", came) from None
+    if together[0].size == 0:
+        raise ArgumentValueError(", ".join(named), "at least one number each", f"shape {together[0].shape}")
+    return tuple(together)
+
+
 def _check_strength(beta: float, speed: float, weights: str) -> None:
     """Refuse a β or speed that is no number, unknown weights, and exponential ones that overflow."""
     as_finite(speed, "speed")
@@ -553,15 +566,7 @@ def predict_position_correlation(
     beta, decay = as_not_negative(beta, "beta"), as_not_negative(decay, "decay")
     if mode < 1:
         raise ArgumentValueError("mode", "at least 1", str(mode))
-    named = {"times": times, "source": source, "position": position}
-    arrays = [_array(value, name) for name, value in named.items()]
-    try:
-        t, near, far = np.broadcast_arrays(*arrays)
-    except ValueError:
-        came = ", ".join(str(array.shape) for array in arrays)
-        raise ArgumentValueError("times, source and position", "shapes that fit by broadcasting", came) from None
-    if t.size == 0:
-        raise ArgumentValueError("times, source and position", "at least one number each", f"shape {t.shape}")
+    t, near, far = _broadcast(times=times, source=source, position=position)
     if not bool(np.all((t >= 0) & np.isfinite(t))):
         raise ArgumentValueError("times", "finite times of at least 0", f"the least is {t.min()}")
     if not bool(np.all((near > 0) & (near <= far) & (far <= 1))):

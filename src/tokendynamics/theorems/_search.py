@@ -181,16 +181,20 @@ def search_counterexample(
     as_integer(seed, "seed", at_least=0)
     as_integer(rounds, "rounds", at_least=1)
     as_integer(count, "count", at_least=2)
-    families = _chosen(asked) if systems is None else systems
-    if not isinstance(families, Sequence) or not all(isinstance(family, Systems) for family in families):
-        raise ArgumentTypeError("systems", "a list of families", shown(families))
-    families = list(families)
-    if not families:
-        raise ArgumentValueError("systems", "at least one family", "none")
+    families = _chosen(asked) if systems is None else _checked(systems)
     trial = _trial(asked, families[0], times, options)
     place = None if store is None else Path(store)
     fronts = _searched(trial, families, (seed, rounds, count), place, resume, progress)
     return _result(trial, families, fronts, seed)
+
+
+def _checked(systems: Any) -> list[Systems]:
+    """Return the families of the caller, refused where they are none."""
+    if not isinstance(systems, Sequence) or not all(isinstance(family, Systems) for family in systems):
+        raise ArgumentTypeError("systems", "a list of families", shown(systems))
+    if not systems:
+        raise ArgumentValueError("systems", "at least one family", "none")
+    return list(systems)
 
 
 def _chosen(statement: Statement) -> list[Systems]:
