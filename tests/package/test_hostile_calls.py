@@ -127,7 +127,7 @@ def test_wrong_arguments_about_models_are_typed_errors(
                 computed.append(f"{argument} is {what}: {text}")
             kept = {"cache"}
             if name == "study":  # its store is made before the scheduler, which never answers here, is asked
-                kept |= {"study", value} if isinstance(value, str) else {"study"}
+                kept |= {"study", value} if type(value) is str else {"study"}
             names = [path.name for path in tmp_path.iterdir() if path.name not in kept]
             if names and (text != "answered" or (not isinstance(value, str | Path) and argument in _PLACES)):
                 computed.append(f"{argument} is {what}: {text}, and wrote {names}")

@@ -48,6 +48,7 @@ def page(result: Any) -> str:
     """
     from tokendynamics.figures.drawing import drawing
 
+    check_open(result, "result")
     for kind in type(result).__mro__:
         library, _, package = kind.__module__.partition(".")
         if library == "tokendynamics":
