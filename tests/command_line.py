@@ -28,7 +28,7 @@ LEARN_LITTLE = ("-N", "2", "-M", "3", "--batch", "10", "--inner", "2", "--sample
 
 def call(arguments: Sequence[str]) -> int:
     """Exit code of the command line run in this process."""
-    from tokendynamics.cli._main import main
+    from tokendynamics.cli import main
 
     with pytest.raises(SystemExit) as done:
         main(list(arguments))

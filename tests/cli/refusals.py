@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from tokendynamics.cli._main import main
+from tokendynamics.cli import main
 
 _SECONDS = 60
 """Of a call that is refused: far more than any takes, on any machine, and far less than one that never ends."""

@@ -21,7 +21,7 @@ from tokendynamics.circuits.constructions import solution_2
 from tokendynamics.circuits.constructions.solutions import HAND_BUILT
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.cli._main import main
+from tokendynamics.cli import main
 from tokendynamics.cli.circuits._options import SOLUTIONS
 
 Q = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
@@ -530,7 +530,7 @@ def test_a_wrong_landscape_is_refused(
 
 def test_help_needs_no_heavy_library() -> None:
     program = (
-        "import sys\nfrom tokendynamics.cli._main import main\ntry:\n    main(['circuits', 'build', '--help'])\n"
+        "import sys\nfrom tokendynamics.cli import main\ntry:\n    main(['circuits', 'build', '--help'])\n"
         "except SystemExit:\n    print([name for name in ('torch', 'scipy', 'altair') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokendynamics.cli._main import main
+from tokendynamics.cli import main
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import xarray as xr
 
 import tokendynamics as td
 from command_line import call
-from tokendynamics.cli._main import main
+from tokendynamics.cli import main
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.numerics import ArgumentValueError
 
@@ -28,7 +28,7 @@ FEW = ("--no-levers", "--no-heads", "--no-directions", "--no-baseline")
 
 def run(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tokendynamics.cli._main", *arguments],
+        [sys.executable, "-m", "tokendynamics", *arguments],
         capture_output=True, text=True, cwd=cwd, input=stdin, check=False,
     )  # fmt: skip
 
@@ -340,7 +340,7 @@ def test_prompts_whose_names_are_no_utf8_are_stored_with_escapes(tmp_path: Path)
 
 def test_the_command_line_runs_without_docstrings(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-OO", "-c", "from tokendynamics.cli._main import main; main(['diagnose', '--help'])"],
+        [sys.executable, "-OO", "-c", "from tokendynamics.cli import main; main(['diagnose', '--help'])"],
         capture_output=True, text=True, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

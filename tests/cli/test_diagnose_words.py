@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from report.reading import close, plain_spaces, saved
-from tokendynamics.cli._main import commands
+from tokendynamics.cli import commands
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig, byte_tokenizer
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.training.tasks._images import Digits

@@ -92,7 +92,7 @@ def test_a_stream_may_be_closed(stream: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("inputs")
 def test_a_run_without_any_stream_writes_everything() -> None:
     """What V8 did with a closed standard input was to end the process: it now has a pipe of its own."""
-    command = f"exec {sys.executable} -m tokendynamics.cli._main simulate spec.toml --out o <&- >&- 2>&-"
+    command = f"exec {sys.executable} -m tokendynamics simulate spec.toml --out o <&- >&- 2>&-"
     done = subprocess.run(["/bin/sh", "-c", command], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0
     assert Path("o/report.html").is_file()
@@ -136,7 +136,7 @@ def test_lost_messages_end_nothing_and_reach_no_file(streams: str, tmp_path: Pat
 def test_the_code_is_that_of_the_command_whatever_the_streams_are(
     arguments: str, streams: str, code: int, message: str
 ) -> None:
-    command = f"exec {sys.executable} -m tokendynamics.cli._main {arguments} {streams}"
+    command = f"exec {sys.executable} -m tokendynamics {arguments} {streams}"
     done = subprocess.run(["/bin/sh", "-c", command], check=False, capture_output=True, text=True)
     assert done.returncode == code
     assert message in done.stderr
@@ -160,7 +160,7 @@ def test_a_panic_of_a_library_is_one_line(
 ) -> None:
     import click
 
-    from tokendynamics.cli import _main as entry
+    from tokendynamics import cli as entry
 
     @click.command("panics")
     def panics() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cli.hostile_models import CASES, stored
-from tokendynamics.cli._main import main
+from tokendynamics.cli import main
 from tokendynamics.numerics import resources as memory
 
 _SECONDS = 30
@@ -82,7 +82,7 @@ def test_the_corpus_is_large_and_its_model_is_whole_without_the_damage(
 def test_a_process_of_its_own_says_the_same(name: str, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "tokendynamics.cli._main", *CASES[name](tmp_path)],
+        [sys.executable, "-m", "tokendynamics", *CASES[name](tmp_path)],
         capture_output=True, text=True, cwd=tmp_path / "work", check=False, timeout=120,
         env=os.environ | {"TOKENDYNAMICS_CACHE": str(tmp_path / "cache")},
     )  # fmt: skip

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import tokendynamics as td
 from pretrained.families import network_of
 from pretrained.test_texts_with_options import tokenizer_of
-from tokendynamics.cli._main import commands
+from tokendynamics.cli import commands
 from tokendynamics.pretrained.other_libraries import silenced
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,8 @@ import click
 import pytest
 
 from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
+from tokendynamics.cli import main
 from tokendynamics.cli._interrupted import NO_RESULTS, NOTHING, interruptible
-from tokendynamics.cli._main import main
 
 PROMPTS = ("--prompt", "a cat sat", "--prompt", "xy")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -222,3 +225,13 @@ def test_a_program_that_is_done_cannot_be_interrupted(monkeypatch: pytest.Monkey
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, former)
+
+
+def test_while_its_modules_are_read_a_program_ends_without_a_traceback(tmp_path: Path) -> None:
+    """The first second of a command is spent on importing what it needs."""
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
+    command = [sys.executable, "-m", "tokendynamics", "--version"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "interrupted: nothing was written\n"

@@ -9,8 +9,7 @@ import pytest
 
 from cli.refusals import assert_refused
 from command_line import call
-from tokendynamics.cli import commands
-from tokendynamics.cli._main import main
+from tokendynamics.cli import commands, main
 from tokendynamics.specification.examples import example_text
 
 MISSING = "/no/such"

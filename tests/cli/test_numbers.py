@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from tokendynamics.cli._main import commands
+from tokendynamics.cli import commands
 from tokendynamics.cli._signature import ShareType, whole
 
 

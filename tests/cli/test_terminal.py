@@ -11,7 +11,7 @@ import click
 import pytest
 
 from command_line import call
-from tokendynamics.cli import _main as entry
+from tokendynamics import cli as entry
 from tokendynamics.cli._diagnose import named_prompts
 from tokendynamics.cli._terminal import LONGEST_LINE, Console, json_line
 

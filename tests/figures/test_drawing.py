@@ -137,7 +137,7 @@ def test_results_survive_a_limit_of_address_space(tmp_path: Path) -> None:
     """What batch systems set (ulimit -v): the engine that draws reserves more than it uses, and is ended for it."""
     (tmp_path / "spec.toml").write_text(FREE_FLOW)
     limited = (
-        "import resource, sys; from tokendynamics.cli._main import main; import tokendynamics.report.simulation;"
+        "import resource, sys; from tokendynamics.cli import main; import tokendynamics.report.simulation;"
         "import tokendynamics.specification._simulation;"
         "resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2); main(sys.argv[1:])"
     )

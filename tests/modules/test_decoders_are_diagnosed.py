@@ -8,7 +8,7 @@ import torch
 from click.testing import CliRunner
 
 import tokendynamics as td
-from tokendynamics.cli._main import commands
+from tokendynamics.cli import commands
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig, byte_tokenizer, word_tokenizer
 
 TEXT = "Zürich: é?"

@@ -10,7 +10,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 
 import tokendynamics as td
-from tokendynamics.cli._main import commands
+from tokendynamics.cli import commands
 from tokendynamics.modules import REGIMES
 from tokendynamics.modules.network import DropPath
 from tokendynamics.modules.vision import VisionConfig, VisionModel

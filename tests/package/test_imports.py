@@ -24,7 +24,7 @@ def test_the_package_alone_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["diagnose", "--help"]])
 def test_help_and_version_answer_without_torch(arguments: list[str]) -> None:
     code = f"""
-from tokendynamics.cli._main import main
+from tokendynamics.cli import main
 try:
     main({arguments!r})
 except SystemExit as done:

@@ -148,7 +148,7 @@ def test_modules_with_locks_are_imported_where_there_are_none() -> None:
 import sys
 sys.modules["fcntl"] = None
 from importlib import import_module
-for name in ("provenance.swap", "training.folder", "cli._main", "sweeps.study._running"):
+for name in ("provenance.swap", "training.folder", "cli", "sweeps.study._running"):
     import_module("tokendynamics." + name)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -60,7 +60,7 @@ def convert(version: str) -> None:
 
 
 def command(*arguments: str) -> None:
-    from tokendynamics.cli._main import main
+    from tokendynamics.cli import main
 
     main(list(arguments))
 
@@ -68,7 +68,7 @@ def command(*arguments: str) -> None:
 def prepare() -> None:
     """Inputs, and every import: what is loaded once need not be loaded in each child."""
     import tokendynamics.circuits.learning._run as learning
-    import tokendynamics.cli._main
+    import tokendynamics.cli
     import tokendynamics.diagnosis.result
     import tokendynamics.figures
     import tokendynamics.pretrained.sources.gguf

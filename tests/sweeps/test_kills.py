@@ -23,7 +23,7 @@ TASKS = 12
 
 def begun(spec: Path, store: Path) -> subprocess.Popen[bytes]:
     options = ["--out", str(store), "--workers", "2", *(["--resume"] if store.exists() else [])]
-    command = [sys.executable, "-m", "tokendynamics.cli._main", "sweep", str(spec), *options]
+    command = [sys.executable, "-m", "tokendynamics", "sweep", str(spec), *options]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 

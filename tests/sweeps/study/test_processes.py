@@ -97,7 +97,7 @@ _SCRIPT = """
 import sys
 from tokendynamics.sweeps.study import _running
 _running.PROGRAM = ({script!r}, {law!r})
-from tokendynamics.cli._main import main
+from tokendynamics.cli import main
 main(["study", *sys.argv[1:]])
 """
 
