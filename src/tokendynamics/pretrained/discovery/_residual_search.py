@@ -63,12 +63,11 @@ def _residual(block: ModuleCall, recorded: Pass, projected: int, time: int | Non
     inside = BlockRecord(block, recorded.calls, recorded.shape_of(block))
     residual = fitted_sum(inside, projected, time) or _by_trial(inside, projected, time)
     if residual is None:
+        if not inside.unknown:
+            raise LayoutNotFoundError(_NO_SUM)
+        added, which = ("outputs", "which of them is") if inside.unknown[1:] else ("output", "whether that is")
         parts = listing(inside.unknown)
-        which = "which of them is" if inside.unknown[1:] else "whether that is"
-        unknown = (
-            f"it adds the output{'s'[: len(inside.unknown) - 1]} of {parts}, and {which} its attention is not known"
-        )
-        raise LayoutNotFoundError(unknown if parts else _NO_SUM)
+        raise LayoutNotFoundError(f"it adds the {added} of {parts}, and {which} its attention is not known")
     beside = beside_attention(inside, residual, projected, time)
     if beside is not None:
         raise LayoutNotFoundError(
