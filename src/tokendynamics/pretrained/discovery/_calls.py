@@ -482,7 +482,7 @@ def _is_table(module: nn.Module, given: Any) -> bool:
 def _heads_in(attentions: Sequence[AttentionCall], x: Tensor | None) -> int:
     """Return how many of the last attentions gave states that are their outputs side by side; 0 for none."""
     heads: list[AttentionCall] = []
-    width = 0 if x is None else x.shape[-1]
+    width = 0 if x is None or x.ndim == 0 else x.shape[-1]
     for attention in reversed(attentions):
         if width <= 0 or not attention.has_heads_like(attentions[-1]):
             return 0
