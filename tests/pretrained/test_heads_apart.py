@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 import tokendynamics as td
 from tokendynamics.diagnosis.gating.sensitivities import sensitivities
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.edits.gates import HeadGates
 from tokendynamics.provenance.progress import silent
 
@@ -161,6 +164,22 @@ def test_the_attention_seen_is_that_which_the_heads_compute() -> None:
         hook.remove()
     by_hand = torch.stack([torch.stack([given[f"{layer} {head}"] for head in range(HEADS)]) for layer in range(3)])
     np.testing.assert_allclose(np.asarray(pattern).reshape(by_hand.shape), by_hand, atol=1e-7)
+
+
+def test_heads_of_one_attention_have_one_shape_and_nothing_beside_their_softmax() -> None:
+    network, calls, tokens = network_of(), list[AttentionCall](), len(PROMPTS[0])
+    with torch.no_grad(), watching(network, calls.append, of_w=True):
+        network(torch.tensor(PROMPTS[:1]))
+    one, other = calls[:2]
+    assert one.has_heads_like(other)
+    beside: list[dict[str, Any]] = [
+        {"bias": torch.zeros(1, 1, tokens, tokens)}, {"sinks": torch.zeros(1)}, {"further": (one.key, one.value)},
+    ]  # fmt: skip
+    for change in (*beside, {"soft_cap": 30.0}, {"window": 2}, {"query": one.query[..., :3]}):
+        unlike = replace(one, **change)
+        assert not unlike.has_heads_like(other)
+        assert not other.has_heads_like(unlike)
+        assert unlike.has_heads_like(unlike) is (change not in beside)
 
 
 def test_a_gate_on_a_head_is_an_edit_of_its_columns_and_its_derivative() -> None:

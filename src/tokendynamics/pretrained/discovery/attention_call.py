@@ -415,8 +415,6 @@ def with_all_heads(calls: Sequence[AttentionCall]) -> AttentionCall:
         calls: In the order in which their outputs stand side by side.
     """
     first = calls[0]
-    if len(calls) == 1:
-        return first
 
     def masks(several: Sequence[Tensor | None]) -> Tensor | None:
         present = next((mask for mask in several if mask is not None), None)
