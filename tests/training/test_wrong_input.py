@@ -30,6 +30,8 @@ VALUE, TYPE = ArgumentValueError, ArgumentTypeError
         ({"recipe": {"multipliers": {"skew": -1.0}}}, VALUE, r"multipliers\.skew: expected a number from 0"),
         ({"recipe": 3}, TYPE, "recipe: expected a dict with texts as keys, got 3"),
         ({"model": [3]}, TYPE, "model: expected a dict"),
+        ({"regime": object()}, TYPE, "regime: expected a text, got <object"),
+        ({"remedy": 1}, TYPE, "remedy: expected a text, got 1"),
         ({"options": {3: 4}}, TYPE, "options: expected a dict with texts as keys"),
         ({"recipe": {"steps": 0}}, VALUE, "steps: expected at least 1, got 0"),
         ({"recipe": {"batch": "two"}}, TYPE, "batch: expected an integer"),

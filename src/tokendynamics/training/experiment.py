@@ -164,6 +164,7 @@ class Experiment:
         for name in ("model", "options"):
             _as_entries(getattr(self, name), name)
 
+    @typed_arguments
     def changed(
         self,
         *,
