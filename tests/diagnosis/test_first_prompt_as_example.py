@@ -1,4 +1,4 @@
-"""Code of one's own needs no example of its input where the first prompt is one."""
+"""A user's own network needs no example input where the first prompt can serve as one."""
 
 from __future__ import annotations
 

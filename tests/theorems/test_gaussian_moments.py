@@ -77,6 +77,8 @@ def test_samples_follow_the_moments() -> None:
         ({"qk": [[1.0, 0.0]]}, "qk"),
         ({"times": [1.0, 0.0]}, "times"),
         ({"mean": [np.nan, 0.0]}, "mean"),
+        ({"qk": [[[1.0, 0.0], [0.0, 1.0]]]}, "qk"),
+        ({"ov": [[[1.0, 0.0], [0.0, 1.0]]]}, "ov"),
     ],
 )
 def test_what_is_no_gaussian_is_refused(changes: dict[str, Any], named: str) -> None:

@@ -97,7 +97,7 @@ def _without(text: str) -> str:
 
 
 def prepare_streams() -> None:
-    r"""Have standard output and error write what their encoding lacks as an escape, and survive what they are.
+    r"""Have standard output and error escape what their encoding lacks, and let a closed or full stream end nothing.
 
     For the beginning of a program: an ASCII or Windows code page would otherwise end it with an error. Messages that
     cannot be written to standard error are dropped; where standard output cannot be written, the error names it. A

@@ -129,7 +129,7 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None, report: Progress =
 def checkpoint_for(
     model: Model, texts: Any, argument: str = "ckpt", report: Progress = silent, **options: Any
 ) -> Checkpoint:
-    """Return a checkpoint; code of the user's own is found with the first prompt as an example of its input.
+    """Return a checkpoint; where a user's own network needs an example input, the first prompt is that.
 
     Args:
         model: See `as_checkpoint`.
