@@ -38,7 +38,7 @@ from tokendynamics.pretrained.network import (
     weights_of_evaluation,
 )
 from tokendynamics.pretrained.other_libraries import refusing, silenced
-from tokendynamics.pretrained.sources._configuration import check_settings, read_json_object
+from tokendynamics.pretrained.sources._configuration import check_files, check_settings, read_json_object
 from tokendynamics.pretrained.sources._tensor_files import ADAPTER_CONFIGURATION, adapter_weights, stored_tensors
 
 _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
@@ -210,6 +210,7 @@ def _configuration_of(folder: Path, network: nn.Module) -> Any:
         CheckpointError: The file is missing, or its adapter has virtual tokens or mixes several adapters.
     """
     path = folder / ADAPTER_CONFIGURATION
+    check_files(folder)
     if not path.is_file():
         raise CheckpointError("adapter", f"a folder with {path.name}", f"none in {folder}")
     from peft import PeftConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -49,16 +50,37 @@ def check_regular(path: Path, argument: str, *, described: bool = False) -> int:
     Raises:
         ArgumentValueError: Nothing there, something else than a file, or JSON that is too large.
     """
-    longest = _LONGEST_JSON if described else None
     try:
-        regular, size = path.is_file(), path.stat().st_size
+        state = path.stat()
     except (OSError, ValueError) as error:
         raise unreadable(path, argument, "a file", error) from error
-    if not regular:
-        raise ArgumentValueError(argument, "a regular file", f"{path}, which is not one")
-    if longest is not None and size > longest:
-        raise ArgumentValueError(argument, f"a file of at most {longest} bytes", f"{size} in {path}")
-    return size
+    if not stat.S_ISREG(state.st_mode):
+        came = kind_of(path) if argument == str(path) else f"{kind_of(path)} ({path})"
+        raise ArgumentValueError(argument, "a regular file", came)
+    if described and state.st_size > _LONGEST_JSON:
+        raise ArgumentValueError(argument, f"a file of at most {_LONGEST_JSON} bytes", f"{state.st_size} in {path}")
+    return state.st_size
+
+
+def kind_of(path: Path) -> str:
+    """Return in words what is at a path, without opening it.
+
+    >>> kind_of(Path("/")), kind_of(Path("/dev/null")), kind_of(Path("/nowhere"))
+    ('a folder', 'a device', 'no such file')
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "a link to a file that is not there" if path.is_symlink() else "no such file"
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error).lower()
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def _refuse_constant(word: str) -> NoReturn:

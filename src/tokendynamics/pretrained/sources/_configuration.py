@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained.other_libraries import refusing, silenced
-from tokendynamics.provenance.reading import parse_json
+from tokendynamics.provenance.reading import check_regular, kind_of, parse_json
 
 _LARGEST = 3.4e38
 """The largest number of single precision, in which settings enter the computation."""
@@ -180,6 +181,54 @@ def model_type_of(folder: Path) -> ModelType:
     maps = {kind: CONFIG_MAPPING[kind].attribute_map for kind in _OF_2019}
     stated = [kind for kind, names in maps.items() if all(names.get(size, size) in facts for size in sizes)]
     return ModelType(tuple(stated))
+
+
+_DESCRIPTIONS = (
+    *("*config.json", "*.index.json", "modules.json", "tokenizer*.json", "special_tokens_map.json"),
+    *("added_tokens.json", "chat_template.*", "normalizer.json", "emoji.json"),
+    *("*vocab*.json", "vocab.txt", "merges.txt", "bpe.codes", "*.model", "*.spm", "*.tiktoken"),
+)
+"""Files beside the weights that transformers reads, whatever their size, or passes over where they are no files."""
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a folder whose configuration or tokenizer is a pipe, a device, too large or cannot be read.
+
+    Without it transformers waits, fills the memory, or leaves the file out in silence.
+
+    Raises:
+        CheckpointError: The file is named.
+    """
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        came = str(error.strerror).lower()
+        raise CheckpointError(str(folder), "a folder that can be read", came, "change its permissions") from error
+    templates = folder / "additional_chat_templates"
+    for path in (*paths, *(sorted(templates.iterdir()) if templates.is_dir() else ())):
+        if path.parent == templates or any(path.match(pattern) for pattern in _DESCRIPTIONS):
+            check_file(path, described=True)
+
+
+def check_file(path: Path, *, described: bool = False) -> None:
+    """Refuse a file of a checkpoint that is no regular file or cannot be read.
+
+    Args:
+        path: The file, or a link to it.
+        described: Whether it is a configuration or a tokenizer, whose size is limited.
+
+    Raises:
+        CheckpointError: The file is named, with what is there instead.
+    """
+    try:
+        if (came := kind_of(path)) == "a file":
+            size = check_regular(path, str(path), described=described)
+            readable = os.access(path, os.R_OK)
+            came = "permission denied" if not readable else "an empty one" if described and not size else ""
+    except ArgumentValueError as error:
+        raise CheckpointError(f"{error}; copy or download it again") from error
+    if came:
+        raise CheckpointError(str(path), "a regular file that can be read", came, "copy or download it again")
 
 
 def _facts(folder: Path) -> dict[str, Any]:

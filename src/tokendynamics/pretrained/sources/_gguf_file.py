@@ -20,6 +20,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained.sources._configuration import MOST_LAYERS
 from tokendynamics.pretrained.sources._gguf_settings import FAMILIES
+from tokendynamics.provenance.reading import kind_of
 
 _VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -229,7 +230,7 @@ def shards_of(path: Path) -> list[Path]:
     for shard in shards:
         if not shard.is_file():
             wanted = f"the shard {shard.name} beside it"
-            raise CheckpointError(str(path), wanted, "no such file", "copy the whole model again")
+            raise CheckpointError(str(path), wanted, kind_of(shard), "copy the whole model again")
     return shards
 
 

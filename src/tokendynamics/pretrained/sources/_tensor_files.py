@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ from torch import Tensor
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained.other_libraries import in_short, refusing
-from tokendynamics.pretrained.sources._configuration import read_json_object
+from tokendynamics.pretrained.sources._configuration import check_file, read_json_object
+from tokendynamics.provenance.reading import kind_of
 
 _SAFE = "model.safetensors"
 _PICKLED = "pytorch_model.bin"
@@ -152,9 +154,16 @@ ADAPTER_CONFIGURATION = "adapter_config.json"
 
 
 def adapter_weights(folder: Path) -> Path | None:
-    """Return the file of an adapter's weights in its folder; None without one."""
+    """Return the file of an adapter's weights in its folder; None without one.
+
+    Raises:
+        CheckpointError: It is no regular file.
+    """
     paths = (folder / f"adapter_model{ending}" for ending in (".safetensors", ".bin"))
-    return next((path for path in paths if path.is_file()), None)
+    chosen = next((path for path in paths if os.path.lexists(path)), None)
+    if chosen is not None:
+        check_file(chosen)
+    return chosen
 
 
 def without_weights(folder: Path) -> bool:
@@ -192,7 +201,8 @@ def beside(file: Path) -> Path | None:
 def _paths(folder: Path, single: str) -> list[Path]:
     """Return the files of one format in the order in which transformers prefers them: one file, its index, others."""
     index = folder / f"{single}.index.json"
-    if (folder / single).is_file():
+    if os.path.lexists(folder / single):
+        check_file(folder / single)
         return [folder / single]
     if index.is_file():
         return _present([folder / name for name in read_index(index)], "that its index names")
@@ -223,7 +233,7 @@ def _present(paths: list[Path], named: str) -> list[Path]:
     for path in paths:
         if not path.is_file():
             wanted, advice = f"the shard {path.name} {named}", "copy the whole checkpoint again"
-            raise CheckpointError(str(path.parent), wanted, "no such file", advice)
+            raise CheckpointError(str(path.parent), wanted, kind_of(path), advice)
     return paths
 
 
@@ -251,6 +261,8 @@ def read_index(index: Path) -> list[str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     from safetensors import safe_open
+
+    check_file(path)
 
     def refusal(words: str) -> CheckpointError:
         _check_no_pointer(path)
@@ -300,6 +312,7 @@ def _unpickled(path: Path) -> Mapping[Any, Any]:
     Raises:
         CheckpointError: It cannot be read, or not without running code.
     """
+    check_file(path)
     safely: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
     try:
         try:

@@ -15,7 +15,7 @@ from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import install
 from tokendynamics.pretrained.other_libraries import in_short, silenced
-from tokendynamics.pretrained.sources._configuration import read_json, read_json_object
+from tokendynamics.pretrained.sources._configuration import check_file, check_files, read_json, read_json_object
 from tokendynamics.pretrained.sources._gguf_file import name_of
 from tokendynamics.pretrained.sources._tensor_files import (
     ADAPTER_CONFIGURATION,
@@ -27,6 +27,7 @@ from tokendynamics.pretrained.sources._tensor_files import (
 from tokendynamics.pretrained.sources._untrained import FAMILIES
 from tokendynamics.pretrained.sources.gguf import converted
 from tokendynamics.provenance.progress import Progress
+from tokendynamics.provenance.reading import kind_of
 
 
 @dataclass(frozen=True)
@@ -196,11 +197,12 @@ def find(
         path = wheel_path(text)
         return _of_folder(text, path) if path.is_dir() else Stored(text, path, converted(path, cache, report))
     path = _expanded(text)
-    if text and path.exists():  # an empty name would silently mean the current folder
-        if path.is_dir():
+    if text and (came := kind_of(path)) != "no such file":  # an empty name would silently mean the current folder
+        if came == "a folder":
             return _of_folder(path.resolve().name, path)
-        if not path.is_file():
-            raise CheckpointError(str(path), _PLACES, "something else, such as a device")
+        if came != "a file":
+            raise CheckpointError(str(path), _PLACES, came)
+        check_file(path)
         if path.suffix.lower() == ".gguf":
             return Stored(name_of(path), path, converted(path, cache, report))
         if path.suffix in WEIGHT_ENDINGS:
@@ -222,9 +224,11 @@ def find(
 
 def _of_folder(name: str, folder: Path) -> Stored:
     """Return what a folder stands for: its own weights, those of a transformer in it, or an adapter on its base."""
+    check_files(folder)
     if (folder / ADAPTER_CONFIGURATION).is_file() and without_weights(folder):
         return replace(_base_of(folder), source=folder, adapter=folder)
     inner, notes = _transformer_in(folder)
+    check_files(inner)
     return Stored(name, folder, inner, notes=notes)
 
 
@@ -287,7 +291,9 @@ def _untrained(text: str) -> Untrained:
     if name in FAMILIES:
         return Untrained(label, name, seed)
     if name and (folder := _expanded(name)).is_dir():
+        check_files(folder)
         inner, notes = _transformer_in(folder)
+        check_files(inner)
         return Untrained(label, inner, seed, notes)
     if is_hub_id(name):
         return Untrained(label, snapshot(name, weights=()), seed)
