@@ -31,6 +31,33 @@ class Encoder(nn.Module):
         return x
 
 
+class Scored(nn.Module):
+    """One of which no token sees a later one, with a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = Encoder(), nn.Linear(16, 40)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, tokens = self.encoder.words(ids), ids.shape[1]
+        mask = torch.full((tokens, tokens), float("-inf")).triu(1)
+        for layer in self.encoder.layers:
+            x = layer(x, src_mask=mask)
+        return self.head(x)
+
+
+def test_scores_of_a_network_that_is_compiled_as_a_whole_are_read() -> None:
+    """Its wrapper asks it for a length, which it does not have."""
+    plain: Any = Scored().eval()
+    one, other = (td.load(network, inputs=torch.tensor(PROMPTS[:1])) for network in (plain, whole(plain, "eager")))
+    with other.gated() as gated:
+        assert gated.vocabulary == 40
+    ids, scores = torch.tensor(PROMPTS[0]), list[Any]()
+    for ckpt in (one, other):
+        scores += [states.logits for states in ckpt.states_in_packs([ids], logits=True)]
+    assert torch.equal(*scores)
+
+
 def of_layers(network: Encoder, backend: Any) -> nn.Module:
     network.layers = nn.ModuleList(torch.compile(layer, backend=backend) for layer in network.layers)  # pyright: ignore[reportArgumentType]
     return network

@@ -53,13 +53,21 @@ class Attention(nn.Module):
         shared = nn.Linear(DIM, WIDTH, bias=bias) if form == "shared keys" else None
         self.heads = nn.ModuleList(Head(masked, bias, shared) for _ in range(HEADS))
         self.dropout, self.form = nn.Dropout(0.1), form
+        self.factors = nn.Parameter(torch.linspace(-0.8, 1.5, HEADS))
         self.proj = nn.Linear(DIM, DIM) if form != "no projection" else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         if self.form == "no projection":
             return torch.cat([head(x) for head in self.heads], dim=-1)
         if self.form != "at once":
-            return self.dropout(self.proj(torch.cat([head(x) for head in self.heads], dim=-1)))
+            outputs = [head(x) for head in self.heads]
+            if self.form == "reversed":
+                outputs.reverse()
+            if self.form == "thirds":
+                outputs = [part / 3 for part in outputs]
+            if self.form == "with factors":
+                outputs = [factor.sigmoid() * part for factor, part in zip(self.factors, outputs, strict=True)]
+            return self.dropout(self.proj(torch.cat(outputs, dim=-1)))
         heads: list[Any] = list(self.heads)
         q, k, v = (torch.stack([getattr(head, name)(x) for head in heads], dim=1) for name in ("query", "key", "value"))
         logits, tokens = q @ k.mT * WIDTH**-0.5, x.shape[1]
@@ -285,3 +293,78 @@ def test_heads_that_share_their_keys_module_are_audited_with_it() -> None:
     weights = ckpt.attention(2)
     for head in range(HEADS):
         torch.testing.assert_close(weights.key_per_head[head], network.blocks[1].sa.heads[head].key.weight.mT.detach())
+
+
+def test_heads_in_another_order_are_those_of_the_columns_that_read_them() -> None:
+    one, other = network_of("reversed"), network_of()
+    other.load_state_dict(one.state_dict())
+    for block in other.blocks:
+        block.sa.heads = nn.ModuleList(reversed(block.sa.heads))
+    ckpts = loaded(one), loaded(other)
+    assert [layer.order for layer in ckpts[0].layout.layers] == [tuple(range(HEADS))[::-1]] * 3
+    assert [layer.order for layer in ckpts[1].layout.layers] == [()] * 3
+    check_same_heads(*ckpts)
+
+
+def check_same_heads(one: Checkpoint, other: Checkpoint) -> None:
+    measures: list[Any] = [
+        lambda ckpt: td.audit(ckpt),
+        lambda ckpt: td.attention_seen(ckpt, PROMPTS, patterns=True),
+    ]
+    for measure in measures:
+        first, second = measure(one), measure(other)
+        check_equal(first, second, first.data_vars)
+    changed = [ckpt.under({"layer 2 head 1": -0.4}).states(torch.tensor(PROMPTS[1])) for ckpt in (one, other)]
+    torch.testing.assert_close(changed[0].feed_forward, changed[1].feed_forward, rtol=1e-9, atol=1e-9)
+
+
+def test_a_factor_of_each_head_is_one_of_its_columns() -> None:
+    one, other = network_of("with factors"), network_of()
+    other.load_state_dict(one.state_dict())
+    for block in other.blocks:
+        block.sa.proj.weight.data *= block.sa.factors.detach().sigmoid().repeat_interleave(WIDTH)
+    ckpts = loaded(one), loaded(other)
+    attention = ckpts[0].layout.layers[1].attention
+    assert attention is not None
+    assert attention.head_factor == ("sa.factors", "sigmoid", "head")
+    check_same_heads(*ckpts)
+    with torch.no_grad():  # it is that which the network has now
+        one.blocks[1].sa.factors[2] = 0.0
+        other.blocks[1].sa.proj.weight.data[:, 2 * WIDTH : 3 * WIDTH] *= 0.5 / torch.sigmoid(torch.tensor(0.0))
+    factors = loaded(one).attention(2).output[2]
+    torch.testing.assert_close(factors, 0.5 * one.blocks[1].sa.proj.weight.data[:, 2 * WIDTH : 3 * WIDTH].mT)
+
+
+def test_factors_of_heads_that_no_parameter_gives_are_named() -> None:
+    words = "its heads' outputs are multiplied by factors before sa.proj reads them, and no parameter gives these"
+    assert {layer.problem for layer in loaded(network_of("thirds")).layout.layers} == {words}
+
+
+def test_heads_with_an_output_map_each_are_traced_and_seen() -> None:
+    network, prompt = network_of(), torch.tensor(PROMPTS[0])
+    for block in network.blocks:
+        block.sa = _WithMaps(block.sa.heads)
+    network.double().eval()
+    ckpt, handed, weights = loaded(network), list[Tensor](), list[Tensor]()
+    assert ckpt.layout.blocks == ("blocks.0", "blocks.1", "blocks.2")
+    assert {layer.problem for layer in ckpt.layout.layers} == {"no module reads the heads' outputs side by side"}
+    for block in network.blocks:
+        block.register_forward_hook(lambda *given: handed.append(given[2][0].clone()))
+        for head in block.sa.heads:
+            head[0].dropout.register_forward_hook(lambda *given: weights.append(given[2][0].clone()))
+    with torch.no_grad():
+        network(prompt[None])
+    handed, weights = handed[:3], weights[: 3 * HEADS]
+    assert torch.equal(ckpt.states(prompt).feed_forward[1:], torch.stack(handed))
+    pattern = torch.as_tensor(td.attention_seen(ckpt, PROMPTS[:1], patterns=True).pattern.values)[0]
+    torch.testing.assert_close(pattern.flatten(0, 1), torch.stack(weights), check_dtype=False)
+    assert ckpt.layout.layers[1].parts == ("sa", "ffwd")
+
+
+class _WithMaps(nn.Module):
+    def __init__(self, heads: nn.Module) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Sequential(head, nn.Linear(WIDTH, DIM)) for head in heads.children())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([head(x) for head in self.heads]).sum(dim=0)

@@ -317,3 +317,13 @@ def test_what_is_hidden_by_how_many_tokens_a_prompt_has_is_not_measured(form: An
     several = [{**filled, "x": x + number} for number in range(5)]
     with pytest.raises(ArgumentValueError, match="m: expected a mask that hides no token, got one that hides 2 tokens"):
         td.levers(live, several)
+
+
+def test_numbers_for_a_network_that_reads_no_token_ids_are_not_called_such() -> None:
+    network = nn.Sequential(nn.Linear(6, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
+    ckpt = td.load(network, inputs={"input": torch.randn(2, 5, 6)})
+    with pytest.raises(ArgumentTypeError, match=r"in a mapping, got tensor\(\[\[") as raised:
+        ckpt.states(torch.randn(1, 5, 6))
+    assert "got token ids" not in str(raised.value)
+    with pytest.raises(ArgumentTypeError, match="in a mapping, got token ids"):
+        ckpt.states(torch.tensor([3, 1]))

@@ -50,6 +50,12 @@ class Attention(nn.Module):
                 (torch.einsum("bgrqd,bgkd->bgrqk", q, k) / math.sqrt(width)).masked_fill(hidden, -1e30).softmax(-1)
             )
             y = torch.einsum("bgrqk,bgkd->bgrqd", weights, v).flatten(1, 2)
+        elif self.form == "copies first":  # likewise, before that of their keys
+            hidden, count = self.bias[:, :, None, :tokens, :tokens] == 0, HEADS // self.kv_heads
+            q, k, v = q.unflatten(1, (self.kv_heads, count)).transpose(1, 2), k[:, ::count], v[:, ::count]
+            logits = torch.einsum("brgqd,bgkd->brgqk", q, k) / math.sqrt(width)
+            weights = logits.masked_fill(hidden, -1e30).softmax(-1)
+            y = torch.einsum("brgqk,bgkd->brgqd", weights, v).transpose(1, 2).flatten(1, 2)
         elif self.form == "expanded":  # likewise, with keys that stand for all of them
             shape = (len(x), self.kv_heads, HEADS // self.kv_heads, tokens, width)
             k, v = (part.unflatten(1, shape[1:3])[:, :, :1].expand(shape) for part in (k, v))
@@ -137,7 +143,7 @@ def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int)
 def test_all_ways_of_writing_it_are_one_network() -> None:
     prompts = [[5, 9, 33, 21, 7], [12, 3, 38, 2], [1, 30, 4, 4, 4, 9]]
     audits, traces, patterns = [], [], []
-    for form in ("plain", "einsum", "fused", "grouped", "expanded", "copied", "stacked"):
+    for form in ("plain", "einsum", "fused", "grouped", "copies first", "expanded", "copied", "stacked"):
         ckpt = loaded(network_of(2, form))
         audits.append(td.audit(ckpt))
         traces.append(td.trace(ckpt, prompts))
@@ -804,3 +810,62 @@ def test_inputs_in_one_row_are_traced_and_not_audited(apart: bool) -> None:
     trace, alone = td.trace(ckpt, prompts), td.trace(ckpt, prompts[0])
     np.testing.assert_allclose(trace.mean_pair_cosine[0], alone.mean_pair_cosine[0], atol=1e-6)
     assert td.attention_seen(ckpt, prompts).sizes["prompt"] == 3
+
+
+class _Sublayer(nn.Module):
+    """A residual connection that calls what belongs to the layer, as in the Annotated Transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, x: Tensor, called: Any) -> Tensor:
+        return x + called(self.norm(x))
+
+
+class _Cross(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        q, k, v = (
+            map_(states).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for map_, states in ((self.q, x), (self.k, memory), (self.v, memory))
+        )
+        return self.o(((q @ k.mT / math.sqrt(DIM // HEADS)).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class _OfSublayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.cross, self.mlp = Attention(HEADS, "plain"), _Cross(), nn.Linear(DIM, DIM)
+        self.sublayers = nn.ModuleList(_Sublayer() for _ in range(3))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        x = self.sublayers[0](x, self.attn)
+        x = self.sublayers[1](x, lambda states: self.cross(states, memory))
+        return self.sublayers[2](x, self.mlp)
+
+
+class _Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers = nn.Embedding(VOCABULARY, DIM), nn.ModuleList(_OfSublayers() for _ in range(2))
+
+    def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
+        x = self.words(ids)
+        for layer in self.layers:
+            x = layer(x, memory)
+        return x
+
+
+def test_a_layer_of_residual_connections_that_call_its_attentions_is_one_block() -> None:
+    torch.manual_seed(5)
+    network: Any = _Decoder().double().eval()
+    ckpt = td.load(network, inputs={"ids": torch.arange(14).view(2, 7), "memory": torch.randn(2, 4, DIM).double()})
+    assert ckpt.layout.blocks == ("layers.0", "layers.1")
+    weights, rows = ckpt.attention(2), network.layers[1].attn.c_attn.weight.detach()
+    torch.testing.assert_close(weights.query, rows[:DIM].mT.unflatten(1, (HEADS, -1)).transpose(0, 1))
+    given = {"ids": torch.tensor([[5, 9, 33, 21]]), "memory": torch.randn(1, 4, DIM).double()}
+    assert torch.equal(ckpt.states(given).feed_forward[2:], network(**given))

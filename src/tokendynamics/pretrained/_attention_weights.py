@@ -61,6 +61,14 @@ class LayerTensors:
             like = self._single(self.affine(self.layout.value[0])).weight
             return Affine(torch.eye(self.layout.heads * self.layout.d_value).to(like), None)
         projection = self._single(affine_of(self.block.get_submodule(name), storage))
+        if self.layout.head_factor is not None:
+            factor = self.layout.head_factor
+            given = self.block.get_parameter(factor.parameter).detach().to(projection.weight)
+            factors = factor.of(given, self.layout.heads, self.layout.d_value)
+            if factors is None:
+                wanted, came = "one factor of each head or feature", f"shape {tuple(given.shape)}"
+                raise CheckpointError(factor.parameter, wanted, came)
+            return Affine(factors[:, None] * projection.weight, projection.bias)
         if self.layout.output_norm is None:
             return projection
         name, norm = self.layout.output_norm
@@ -250,6 +258,8 @@ def _attentions_in(
     heads = sum(call.query.shape[1] for call in several)
     if several[1:] and heads == layout.heads and all(map(several[0].has_heads_like, several)):
         several = [with_all_heads(several)]
+    if heads == len(seen.order):
+        several = [call.in_order(seen.order) for call in several]
     return x.double(), several
 
 

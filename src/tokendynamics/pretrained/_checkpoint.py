@@ -312,7 +312,9 @@ class Checkpoint:
             yield from self._streamed_states(packs)
             return
         network = self.model
-        whole, vocabulary = (self._scoring or network, self._scored) if logits and self.causal else (network, None)
+        scoring = self._scoring if logits and self.causal else None
+        vocabulary = self._scored if logits and self.causal else None
+        whole = network if scoring is None else scoring
         with evaluating(whole):
             for pack in packs:
                 with refusing(self._not_run), self.as_varied():
@@ -648,7 +650,9 @@ class Checkpoint:
         if self.architecture.vocabulary is not None or self._network.inputs is None:
             return self.architecture.vocabulary
         with refusing(self._not_run):
-            return scored_ids(self._scoring or self.model, self._network.inputs(2))
+            # What torch.compile makes has a length, which it hands on to a network that may have none: no `or`.
+            whole = self.model if self._scoring is None else self._scoring
+            return scored_ids(whole, self._network.inputs(2))
 
     @cached_property
     def _scoring(self) -> nn.Module | None:

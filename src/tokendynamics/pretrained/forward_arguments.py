@@ -79,7 +79,8 @@ def forward_arguments(
         inputs = _without_padding(dict(ids), main_input)
     elif ids_name is None:
         wanted = f"{main_input or 'the arguments of its forward pass'}, by name in a mapping"
-        raise ArgumentTypeError("ids", wanted, "token ids", "this network reads no token ids")
+        came = "token ids" if as_token_ids(ids, "ids") is not None else shown(ids)
+        raise ArgumentTypeError("ids", wanted, came, "this network reads no token ids")
     else:
         inputs = {ids_name: ids}
     if ids_name is not None and ids_name in inputs and (facts.vocabulary is not None or not isinstance(ids, Mapping)):

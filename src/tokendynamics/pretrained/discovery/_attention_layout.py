@@ -131,6 +131,7 @@ def attention_layout(
         norm=None if norm is None else (norm[0].name_in(block.name), norm[1]),
         gate=None if projection.gate is None else projection.gate.name_in(block.name),
         output_norm=None if projection.norm is None else (projection.norm[0].name_in(block.name), projection.norm[1]),
+        head_factor=projection.factor,
         changed=_is_changed(attending, block, norm, shape),
         error=0.0,
     )

@@ -96,6 +96,7 @@ class Seen:
         angles: Of its rotation, (token, pair).
         batch_first: What an `nn.MultiheadAttention` took for the first axis; None of any other.
         channels_first: Whether what it read has the features before the tokens.
+        order: Of its heads; see `BlockLayout.order`.
     """
 
     shape: torch.Size
@@ -104,6 +105,7 @@ class Seen:
     angles: Tensor | None
     batch_first: bool | None = None
     channels_first: bool = False
+    order: tuple[int, ...] = ()
 
 
 def factor_after(residual: Residual) -> AfterOutput:
@@ -155,6 +157,8 @@ def block_layout(
     layout = BlockLayout(
         attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing, runs=runs
     )
+    if len(block.attentions) == 1:
+        layout = replace(layout, order=block.attentions[0][1].order)
     return replace(layout, sites=quiet.sites), seen
 
 
@@ -265,7 +269,7 @@ def _attention(
     shape = torch.Size(()) if read_states is None else read_states.shape
     first = attending.module.batch_first if isinstance(attending.module, nn.MultiheadAttention) else None
     buffers = dict(attending.module.named_buffers())
-    kept = Seen(shape, attending.arguments, buffers, seen.angles, first, seen.channels_first)
+    kept = Seen(shape, attending.arguments, buffers, seen.angles, first, seen.channels_first, call.order)
     return replace(seen.layout, error=error), kept, projected, _other_places(call, block) if seen.layout.changed else ""
 
 

@@ -388,6 +388,10 @@ def _block_around(time: int, recorded: Pass, members: _Owners, *, several: bool 
     around = sorted((call for call in recorded.calls if call.is_open(time)), key=lambda outer: outer.start)
     # What gives fewer features than it reads, such as a head of a list of heads, hands on no states.
     around = [call for call in around if call.x is None or call.x.shape[-1] == call.y.shape[-1]]
+    seen = next((attention.module for when, attention in recorded.attentions if when == time), None)
+    # A residual connection in a list of a layer runs an attention that belongs to the layer.
+    holding = [call for call in around if call.module in members and seen in set(call.module.modules())]
+    around = holding or around
     if several:
         kinds = (nn.ModuleList, nn.Sequential)
         lists = [call for call in around if any(type(one) in kinds for one in members.get(call.module, ()))]

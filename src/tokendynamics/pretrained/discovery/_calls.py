@@ -331,18 +331,61 @@ class Pass:
         return tuple((time, attention) for time, attention in self.attentions if call.is_open(time))
 
     def with_heads_joined(self) -> Pass:
-        """Return the same with attentions whose outputs a module reads or gives side by side as one with all heads."""
+        """Return the same with attentions whose outputs a module reads or gives side by side as one with all heads.
+
+        The heads are in the order in which they stand there.
+        """
         attentions = list(self.attentions)
         sites = [(call.start, call.x) for call in self.calls] + [(call.end, call.y) for call in self.calls]
-        for now, states in sorted(sites, key=lambda site: site[0]) if len(attentions) > 1 else ():
+        read = set[tuple[int, int]]()  # by which width which outputs were read already
+        for now, states in sorted(sites, key=lambda site: site[0]):
             before = [attention for attention in attentions if attention[0] < now]
-            some = before[len(before) - _heads_in([attention for _, attention in before], states) :]
+            key = (before[-1][0], states.shape[-1]) if before and states is not None and states.ndim else None
+            if key is None or key in read:
+                continue
+            count, order = _heads_in([attention for _, attention in before], states)
+            read |= {key} if count else set()
+            some = before[len(before) - count :]
             around = [call for call in self.calls if some and call.start < some[0][0] and some[-1][0] < call.end]
             if some[1:] and around:
-                whole = with_all_heads([attention for _, attention in some])
+                whole = with_all_heads([attention for _, attention in some]).in_order(order)
                 whole = replace(whole, module=max(around, key=lambda outer: outer.start).module)
                 attentions[len(before) - len(some) : len(before)] = [(some[-1][0], whole)]
-        return replace(self, attentions=attentions)
+            elif some and order and not some[0][1].order:
+                attentions[len(before) - 1] = (some[0][0], some[0][1].in_order(order))
+        return replace(self, attentions=self._heads_beside(attentions))
+
+    def _heads_beside(self, attentions: Sequence[tuple[int, AttentionCall]]) -> list[tuple[int, AttentionCall]]:
+        """Return attentions with those of members of a list that read one tensor as one: heads with a map each."""
+        groups: list[list[tuple[int, AttentionCall]]] = []
+        for attention in attentions:
+            alike = bool(groups) and attention[1].has_heads_like(groups[-1][-1][1])
+            if alike and self.beside(groups[-1][-1][0], attention[0]) is not None:
+                groups[-1].append(attention)
+            else:
+                groups.append([attention])
+        joint: list[tuple[int, AttentionCall]] = []
+        for group in groups:
+            whole = with_all_heads([attention for _, attention in group]) if group[1:] else group[0][1]
+            around = [call for call in self.calls if call.start < group[0][0] and group[-1][0] < call.end]
+            if group[1:] and around:
+                whole = replace(whole, module=max(around, key=lambda outer: outer.start).module)
+            joint.append((group[-1][0], whole))
+        return joint
+
+    def beside(self, time: int, other: int) -> tuple[ModuleCall, ModuleCall] | None:
+        """Return two members of a list that read one tensor, in each of which one of two attentions alone ran."""
+        for one in self.calls:
+            owner, _, place = one.name.rpartition(".")
+            if not place.isdigit() or one.given is None or not one.is_open(time) or one.is_open(other):
+                continue
+            for two in self.calls:
+                member = two.name.rpartition(".")[0] == owner and two.module is not one.module and two.is_open(other)
+                same = member and two.given is not None and two.given.shape == one.given.shape
+                if same and torch.equal(cast("Tensor", two.given), one.given):
+                    alone = all(len(self.attentions_in(call)) == 1 for call in (one, two))
+                    return (one, two) if alone else None
+        return None
 
     def shape_of(self, block: ModuleCall) -> tuple[int, int]:
         """Return the numbers of inputs and tokens of a block's states."""
@@ -479,24 +522,41 @@ def _is_table(module: nn.Module, given: Any) -> bool:
     return isinstance(module, nn.Embedding) and bool(given) and isinstance(given[0], Tensor) and given[0].shape[0] > 2
 
 
-def _heads_in(attentions: Sequence[AttentionCall], x: Tensor | None) -> int:
-    """Return how many of the last attentions gave states that are their outputs side by side; 0 for none."""
+def _heads_in(attentions: Sequence[AttentionCall], x: Tensor | None) -> tuple[int, tuple[int, ...]]:
+    """Return how many of the last attentions gave states that are their outputs side by side, and in which order.
+
+    It is 0 for none; the order is empty for that in which they ran. A head may have a factor.
+    """
     heads: list[AttentionCall] = []
     width = 0 if x is None or x.ndim == 0 else x.shape[-1]
     for attention in reversed(attentions):
-        if width <= 0 or not attention.has_heads_like(attentions[-1]):
-            return 0
+        if width <= 0 or (heads and not attention.has_heads_like(attentions[-1])):
+            return 0, ()
         heads.insert(0, attention)
         width -= attention.output.shape[2:].numel()
         if width == 0:
             break
-    if len(heads) < 2 or width:
-        return 0
-    wanted = torch.cat([head.output.flatten(2) for head in heads], dim=-1)
-    read = as_features(x, *wanted.shape[:2])
-    if read is None or read.shape != wanted.shape:
-        return 0
-    return len(heads) if bool(((read - wanted).abs() <= _SAME * wanted.abs().max()).all()) else 0
+    if not heads or width:
+        return 0, ()
+    outputs = torch.cat([head.output for head in heads], dim=2)
+    read = as_features(x, *outputs.shape[:2])
+    order = None if read is None or read.numel() != outputs.numel() else _order_in(read.reshape_as(outputs), outputs)
+    return (0, ()) if order is None else (len(heads), order)
+
+
+def _order_in(read: Tensor, outputs: Tensor) -> tuple[int, ...] | None:
+    """Return the place among outputs of heads (input, token, head, feature) of each that was read, but for a factor.
+
+    It is empty where they are in the same order, and None where something else was read.
+    """
+    if bool(((read - outputs).abs() <= _SAME * outputs.abs().max()).all()):
+        return ()
+    one, other = (nn.functional.normalize(part.movedim(2, 0).flatten(1).double()) for part in (read, outputs))
+    cosines = one @ other.mT
+    largest, order = cosines.abs().max(dim=1)
+    if not bool((largest > 1 - _SAME**2).all()) or len(order.unique()) < len(order):
+        return None
+    return () if bool((order == torch.arange(len(order))).all()) else tuple(order.tolist())
 
 
 _SAME = 1e-5

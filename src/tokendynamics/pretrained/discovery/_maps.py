@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from operator import itemgetter
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -161,6 +162,41 @@ class Affine:
     weight: Float[Tensor, "dim out"]
     bias: Float[Tensor, " out"] | None
 
+
+class HeadFactor(NamedTuple):
+    """What multiplies the outputs of an attention's heads: a function of a parameter, by head, feature or both."""
+
+    parameter: str
+    function: str
+    axes: Literal["head", "feature", "both"]
+
+    def of(self, parameter: Tensor, heads: int, width: int) -> Float[Tensor, " column"] | None:
+        """Return the factors of all heads' features, side by side; None where the parameter has another number.
+
+        Args:
+            parameter: Its values.
+            heads: How many heads there are.
+            width: Features of each.
+
+        >>> HeadFactor("scale", "exp", "head").of(torch.zeros(2, 1, 1), 2, 3).tolist()
+        [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+        """
+        factors = HEAD_FACTORS[self.function](parameter).flatten()
+        if len(factors) != {"head": heads, "feature": width, "both": heads * width}[self.axes]:
+            return None
+        by_head = {"head": (heads, 1), "feature": (1, width), "both": (heads, width)}[self.axes]
+        return factors.view(by_head).expand(heads, width).flatten()
+
+
+HEAD_FACTORS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "itself": torch.clone,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "exp": torch.exp,
+    "softplus": functional.softplus,
+    "1 +": partial(torch.add, 1.0),
+}
+"""Functions of a parameter that are tried as factors of heads."""
 
 _CONVOLUTIONS: Mapping[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 """How many axes of places each has."""

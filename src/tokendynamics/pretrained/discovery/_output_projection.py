@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -10,18 +11,19 @@ from torch import Tensor
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError, Storage, matched_columns, stored_how
-from tokendynamics.pretrained.discovery._maps import Norm
+from tokendynamics.pretrained.discovery._maps import HEAD_FACTORS, HeadFactor, Norm
 from tokendynamics.pretrained.discovery._recomputed import TRUSTED, relative_error
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 
 
 class OutputProjection(NamedTuple):
-    """What reads the heads' outputs side by side, how it is stored, and what gates or normalizes them before."""
+    """What reads the heads' outputs side by side, how it is stored, and what acts on them before."""
 
     call: ModuleCall
     storage: Storage
     gate: ModuleCall | None
     norm: tuple[ModuleCall, Norm] | None
+    factor: HeadFactor | None = None
 
 
 def output_projection(
@@ -46,12 +48,14 @@ def output_projection(
         before = [other for other in calls if block.start < other.start and other.end < call.start]
         norm = None if plain else _norm_between(x, wanted, [other for other in before if time < other.start])
         gate = None if plain or norm is not None else _gate(x, wanted, before)
-        if plain or norm is not None or gate is not None:
+        scaled = None if plain or norm is not None or gate is not None else _factors_between(x, wanted)
+        if plain or norm is not None or gate is not None or scaled is not None:
             storage = stored_how(call)
             if storage is not None:
                 beside = [other for other in calls if gate is None or other.name != gate.name]
                 _check_reads_alone(call, wanted, time, block, beside)
-                return OutputProjection(call, storage, gate, norm)
+                factor = None if scaled is None else _factor_of(scaled, attention, block, call.name_in(block.name))
+                return OutputProjection(call, storage, gate, norm, factor)
     return _heads_themselves(wanted, time, block, calls)
 
 
@@ -96,6 +100,30 @@ def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tu
             if norm is not None:
                 return call, norm
     return None
+
+
+def _factors_between(x: Tensor, outputs: Tensor) -> Tensor | None:
+    """Return the factor, the same for all tokens, by which each feature of the heads' outputs becomes one of x."""
+    factors = (x * outputs).sum(dim=(0, 1)) / outputs.square().sum(dim=(0, 1)).clamp_min(1e-30)
+    return factors if relative_error(outputs * factors, x) < TRUSTED else None
+
+
+def _factor_of(factors: Tensor, attention: AttentionCall, block: ModuleCall, reader: str) -> HeadFactor:
+    """Return the parameter of an attention that gives factors of its heads or of their features, such as a learned one.
+
+    Raises:
+        LayoutNotFoundError: No parameter gives them.
+    """
+    heads = attention.query.shape[1]
+    around = next((f"{name}." for name, module in block.module.named_modules() if module is attention.module), "")
+    names = [name for name, _ in block.module.named_parameters() if name.startswith(around.removeprefix("."))]
+    for name, function, axes in product(names, HEAD_FACTORS, ("head", "feature", "both")):
+        factor = HeadFactor(name, function, axes)
+        given = factor.of(block.module.get_parameter(name).detach(), heads, factors.numel() // heads)
+        if given is not None and relative_error(given.to(factors), factors) < TRUSTED:
+            return factor
+    words = f"its heads' outputs are multiplied by factors before {reader} reads them, and no parameter gives these"
+    raise LayoutNotFoundError(words)
 
 
 def _gate(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> ModuleCall | None:

@@ -210,6 +210,7 @@ class AttentionCall:
             them beside `key`; their weights are left out.
         shown_by_weights: Returns what `shown` returns at less cost than by the mask; None where the mask is at hand.
         runs: How many attentions of the network it is: more than one where its heads run one after the other.
+        order: The places among the heads that ran of those that are given; empty where they are given as they ran.
     """
 
     module: nn.Module | None
@@ -228,6 +229,7 @@ class AttentionCall:
     further: tuple[Tensor, Tensor] | None = None
     shown_by_weights: Callable[[slice], Tensor | None] | None = None
     runs: int = 1
+    order: tuple[int, ...] = ()
 
     @property
     def weights(self) -> Float[Tensor, "batch head token sender"]:
@@ -323,6 +325,39 @@ class AttentionCall:
             return self
         key, value = (tensor[:, :: max(1, tensor.shape[1] // heads)] for tensor in (self.key, self.value))
         return replace(self, key=key, value=value)
+
+    def in_order(self, order: Sequence[int]) -> AttentionCall:
+        """Return the same with its heads in another order, such as that in which a projection reads them.
+
+        Args:
+            order: The place of each among those that ran; nothing changes where it is empty.
+        """
+        if not order:
+            return self
+        heads, places = self.query.shape[1], torch.tensor(order, device=self.query.device)
+
+        def moved(tensor: Tensor | None, axis: int) -> Tensor | None:
+            by_head = tensor is not None and tensor.ndim >= max(axis + 1, -axis) and tensor.shape[axis] == heads
+            return tensor.index_select(axis, places) if tensor is not None and by_head else tensor
+
+        def of_heads(tensor: Tensor) -> Tensor:
+            shared = tensor.shape[1]
+            return tensor if shared == 1 else tensor.repeat_interleave(heads // shared, dim=1).index_select(1, places)
+
+        names = ("key", "value")
+        return replace(
+            self,
+            query=of_heads(self.query),
+            **{name: of_heads(getattr(self, name)) for name in names},
+            output=self.output.index_select(2, places),
+            weights_of=lambda rows: self.weights_of(rows).index_select(1, places),
+            mask_of=lambda rows: moved(self.mask_of(rows), -3),
+            shown_by_weights=lambda rows: moved(self.shown(rows), -3),
+            sinks=moved(self.sinks, 0),
+            bias=moved(self.bias, -3),
+            further=None if self.further is None else (of_heads(self.further[0]), of_heads(self.further[1])),
+            order=tuple(order),
+        )
 
     def of_inputs(self, count: int) -> AttentionCall:
         """Return the same with an axis for heads, where the heads of all inputs stand one below the other (XGLM, MVP).
@@ -446,16 +481,16 @@ class JoinedHeads:
 
     Args:
         watch: The watcher.
-        runs: For each attention that it is to see, in their order, of how many it is.
+        runs: For each attention that it is to see, in their order, of how many it is, and the order of its heads.
     """
 
-    def __init__(self, watch: Callable[[AttentionCall], None], runs: Sequence[int]) -> None:
+    def __init__(self, watch: Callable[[AttentionCall], None], runs: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         self._watch, self._runs = watch, list(reversed(runs))
         self._heads: list[AttentionCall] = []
 
     def __call__(self, call: AttentionCall) -> None:
         """Take the next attention."""
-        runs = self._runs[-1] if self._runs else 1
+        runs, order = self._runs[-1] if self._runs else (1, ())
         if runs > 1:
             self._heads.append(call)
             if len(self._heads) < runs:
@@ -466,7 +501,7 @@ class JoinedHeads:
             several = [call]
         self._runs = self._runs[:-1]
         for whole in several:
-            self._watch(whole)
+            self._watch(whole.in_order(order) if whole.query.shape[1] == len(order) else whole)
 
 
 WATCHER: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("WATCHER", default=None)

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from tokendynamics.pretrained.discovery._calls import BlockSites
 from tokendynamics.pretrained.discovery._columns import Part, Storage
-from tokendynamics.pretrained.discovery._maps import Norm, Probed
+from tokendynamics.pretrained.discovery._maps import HeadFactor, Norm, Probed
 from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._rotation import Rotation
 from tokendynamics.pretrained.discovery._trials import Mixing
@@ -185,6 +185,8 @@ class AttentionLayout:
             None without. It depends on the token and is no part of the factors.
         output_norm: The norm of the heads' outputs before the output projection, and what it is; None without. Its gain
             and bias are part of the output factor, the size by which it divides each token is not.
+        head_factor: The parameter that multiplies the heads' outputs before the output projection, such as one for each
+            head; None without. It is part of the output factor.
         changed: Whether it reads neither the state nor a recognized norm of it, but a function of them, such as a norm
             with a scale and a shift that depend on a condition (DiT).
         after_output: What acts on the output of its output projection before the block adds that up, but for a norm: a
@@ -215,6 +217,7 @@ class AttentionLayout:
     further_senders: int = 0
     gate: str | None = None
     output_norm: tuple[str, Norm] | None = None
+    head_factor: HeadFactor | None = None
     changed: bool = False
     after_output: AfterOutput = ""
     other_mask: bool = False
@@ -259,7 +262,8 @@ class AttentionLayout:
         read = [name for parts in (self.query, self.key, self.value) for name in _modules(parts, functions=True)]
         read += self._projections
         norms = [norm[0] for norm in (self.output_norm, self.norm) if norm is not None]
-        return tuple(dict.fromkeys([*read, *norms]))
+        owners = [] if self.head_factor is None else [self.head_factor.parameter.rpartition(".")[0]]
+        return tuple(dict.fromkeys([*read, *norms, *owners]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +282,7 @@ class BlockLayout:
         sites: Where the states before and after it show.
         joins: Whether it reads other states than the block before it gave, such as a sum with those of an earlier one.
         runs: Of how many attentions its own is: more than one where its heads run one after the other.
+        order: The places among the heads that run of those that its output projection reads; empty for the same order.
     """
 
     attention: AttentionLayout | None
@@ -289,6 +294,7 @@ class BlockLayout:
     sites: BlockSites = field(default_factory=BlockSites)
     joins: bool = False
     runs: int = 1
+    order: tuple[int, ...] = ()
 
     @property
     def causal(self) -> bool:
@@ -364,9 +370,9 @@ class Layout:
         return all(layer.causal for layer in self.layers)
 
     @property
-    def runs(self) -> list[int]:
-        """Of how many attentions the one of each layer with an attention is."""
-        return [layer.runs for layer in self.layers if layer.attends]
+    def runs(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Of how many attentions the one of each layer with an attention is, and the order of its heads."""
+        return [(layer.runs, layer.order) for layer in self.layers if layer.attends]
 
     @property
     def end(self) -> str:

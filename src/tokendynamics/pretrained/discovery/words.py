@@ -174,6 +174,8 @@ def _attention(attention: AttentionLayout, verified: bool) -> list[tuple[str, st
     if attention.output_norm is not None:
         name, norm = attention.output_norm
         facts.append(("norm of the heads", f"{name}, {norm_in_words(norm)}; its gain is part of the output factor"))
+    if attention.head_factor is not None:
+        facts.append(("factor of the heads", f"{attention.head_factor.parameter}; part of the output factor"))
     if attention.relative_bias:
         facts.append(("bias", "by position, added to the logits; no part of the factors"))
     if attention.token_bias:
