@@ -18,7 +18,7 @@ from pretrained.families import network_of
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.yardstick import _beside, measured_networks
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained import Checkpoint, loading
 from tokendynamics.pretrained.loading import untrained_twin
 from tokendynamics.results import Refused
 from tokendynamics.words import fixed
@@ -45,6 +45,47 @@ def test_the_untrained_network_is_traced_on_the_same_texts(result: Diagnosis) ->
     assert f"Untrained, this architecture ends at {fixed(end)} (90 % CI" in text
     assert what.values["untrained"] == pytest.approx(end)
     assert result.manifest["parameters"]["baseline_seed"] == 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "bert"])
+def test_states_of_the_untrained_network_are_those_that_it_gives(family: str) -> None:
+    """Its layout is that of the trained network."""
+    twin, ids = untrained_twin(td.load(network_of(family)[0]), 0), torch.tensor([5, 9, 33, 21, 8])
+    hidden = twin.model(input_ids=ids[None], output_hidden_states=True).hidden_states
+    # Behind the last block the network's own states are those after its final norm.
+    for layer, states in enumerate(hidden[:-1]):
+        torch.testing.assert_close(twin.states(ids).feed_forward[layer], states[0], rtol=1e-5, atol=1e-6)
+
+
+def _hooked(network: Any) -> None:
+    network.layers[1].mlp.register_forward_hook(lambda module, given, output: 2 * output)
+
+
+def _patched(network: Any) -> None:
+    mlp = network.layers[1].mlp
+    mlp.forward = lambda states: type(mlp).forward(mlp, states)
+
+
+def _wider(network: Any) -> None:
+    mlp, dim = network.layers[1].mlp, network.config.hidden_size
+    mlp.gate_proj, mlp.up_proj, mlp.down_proj = (
+        torch.nn.Linear(*sizes, bias=False) for sizes in ((dim, 7), (dim, 7), (7, dim))
+    )
+
+
+@pytest.mark.parametrize(("change", "times"), [(None, 0), (_hooked, 1), (_patched, 1), (_wider, 1)])
+def test_the_layout_of_a_network_that_runs_other_code_is_not_that_of_the_untrained_one(
+    change: Callable[[Any], None] | None, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = network_of("llama")[0]
+    if change is not None:
+        change(network)
+    ckpt, calls = td.load(network), []
+    discover_in = loading.discover_in
+    monkeypatch.setattr(loading, "discover_in", lambda *given: calls.append(given) or discover_in(*given))
+    twin = untrained_twin(ckpt, 0)
+    assert len(calls) == times
+    assert twin.layout.blocks == ckpt.layout.blocks
 
 
 def test_a_network_under_a_change_is_compared_with_an_untrained_one_under_it() -> None:

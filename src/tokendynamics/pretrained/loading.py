@@ -23,6 +23,7 @@ from tokendynamics.pretrained._live import check_live, live_checkpoint
 from tokendynamics.pretrained._remedied_network import IN_CONFIGURATION, attach, fitting_columns, remedies_in
 from tokendynamics.pretrained._stored_tensors import TensorSource, Weights, ignored, names_in, stored_names, unplaced
 from tokendynamics.pretrained.discovery._blocks import block_list
+from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery.random_weights import discover_in
 from tokendynamics.pretrained.edits._fresh_weights import initial_laws, of_std
 from tokendynamics.pretrained.edits.language_head import empty_with_head
@@ -348,8 +349,30 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
         weights = untrained_tensors(whole, prefix, shapes, seed)
     else:
         weights = DrawnTensors(shapes, of_std(initial_laws(network), shapes, std), seed)
-    discovery = discover_in(ckpt.config, network, half, name)
+    discovery = _shared_discovery(ckpt, network) or discover_in(ckpt.config, network, half, name)
     given = ckpt._origin.given_tokenizer or ckpt.tokenizer or ckpt.image_processor
     origin = replace(ckpt._origin, name=name, source=None, random_seed=seed, given_tokenizer=given, notes=())
     network_config = getattr(network, "config", ckpt.config)
     return Checkpoint(origin, Network(network, network_config, ckpt.dtype, ckpt.device, weights), discovery)
+
+
+def _shared_discovery(ckpt: Checkpoint, network: nn.Module) -> Discovery | None:
+    """Return what was discovered of a checkpoint, where it holds for the empty network of its configuration; else None.
+
+    It does of what was read by its configuration, and of a live network whose modules are those of the configuration,
+    run no code besides, and show all their parts.
+    """
+    if ckpt._network.live:
+        described, modules = dict(network.named_modules()), dict(ckpt.model.named_modules())
+        alike = all(type(modules.get(name)) is type(module) for name, module in described.items())
+        alike = alike and shapes_of(network).items() <= shapes_of(ckpt.model).items()
+        if not alike or not described.keys() >= set(ckpt.layout.blocks) or any(map(_runs_other_code, modules.values())):
+            return None
+        if any(layer.problem for layer in ckpt.layout.layers):
+            return None
+    layout = replace(ckpt.layout, packing=ckpt.layout.packing or ckpt.packing)
+    return Discovery(layout, ckpt._seen, ckpt.architecture.dim)
+
+
+def _runs_other_code(module: nn.Module) -> bool:
+    return bool("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
