@@ -59,6 +59,26 @@ def test_the_first_series_is_the_example() -> None:
     check_same(td.trace(network, [{"series": one[None]} for one in series]), td.trace(ckpt, series))
 
 
+def test_what_takes_one_prompt_takes_it_likewise() -> None:
+    network = network_of()
+    ckpt = td.load(network, inputs=torch.tensor(IDS[:1]))
+    for one, other in (
+        (td.logit_lens(network, IDS[0]), td.logit_lens(ckpt, IDS[0])),
+        (td.decode(network, IDS[0], passes=(1,)), td.decode(ckpt, IDS[0], passes=(1,))),
+    ):
+        assert one.token_id.equals(other.token_id)
+    statements = ["asymptotic-5.1"]
+    near = [td.nearest_statements(model, IDS[0], 2, statements=statements) for model in (network, ckpt)]
+    assert [one.relaxations for one in near[0]] == [one.relaxations for one in near[1]]
+
+
+def test_a_comparison_takes_it_likewise() -> None:
+    network = network_of()
+    ckpt = td.load(network, inputs=torch.tensor(IDS[:1]))
+    compared = [td.compare(model, network_of(2), texts=IDS, weights=False, heads=False) for model in (network, ckpt)]
+    check_same(compared[0].traces[0], compared[1].traces[0])
+
+
 def test_a_diagnosis_of_a_network_alone_is_that_of_its_checkpoint() -> None:
     network = network_of()
     given = {"levers": False, "heads": False, "remedies": False, "joint": False, "directions": False}

@@ -869,3 +869,20 @@ def test_a_layer_of_residual_connections_that_call_its_attentions_is_one_block()
     torch.testing.assert_close(weights.query, rows[:DIM].mT.unflatten(1, (HEADS, -1)).transpose(0, 1))
     given = {"ids": torch.tensor([[5, 9, 33, 21]]), "memory": torch.randn(1, 4, DIM).double()}
     assert torch.equal(ckpt.states(given).feed_forward[2:], network(**given))
+
+
+class _Zeros(nn.Module):
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.zeros(*ids.shape, DIM, dtype=torch.float64)
+
+
+def test_sums_with_a_state_of_zeros_are_not_guessed() -> None:
+    """Queries of DETR begin at zero: what normalizes the attention's part could be in the sum or around it."""
+    torch.manual_seed(5)
+    network: Any = _Decoder().double().eval()
+    network.words = _Zeros()
+    given = {"ids": torch.arange(14).view(2, 7), "memory": torch.randn(2, 4, DIM).double()}
+    first, second = td.load(network, inputs=given).layout.layers
+    assert "it reads zeros for every token" in first.problem
+    assert first.residual is None
+    assert "it reads zeros" not in second.problem

@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.attention import Attention, FactoredMatrix, RotaryPositions, ov_circuit, qk_circuit
 from tokendynamics.attention.schedules import Periodic
 from tokendynamics.diagnosis.network import besides_the_form
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for
 from tokendynamics.dynamics import Flow
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_integer
@@ -336,7 +337,7 @@ def nearest_statements(
     >>> near.relaxations, [one.name for one in near.violated]
     (('directions of tokens only',), ['ov is a multiple of the identity'])
     """
-    checkpoint = as_checkpoint(checkpoint, "checkpoint")
+    checkpoint = checkpoint_for(checkpoint, text, "checkpoint")
     depth = checkpoint.architecture.layers
     layer = (depth + 1) // 2 if layer is None else as_integer(layer, "layer", at_least=1, at_most=depth)
     given = prepared(checkpoint, text, truncate=truncate, argument="prompt")

@@ -78,7 +78,7 @@ from tokendynamics.diagnosis.network import describe, passes_differ
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.tracing._together import Together, run_together
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, with_options
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for, named_prompts, noun_in, with_options
 from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import check_open
@@ -86,7 +86,7 @@ from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.loading import Model, as_checkpoint, untrained_twin
+from tokendynamics.pretrained.loading import Model, untrained_twin
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.words import Convention, Finding, factor, number, power_of_ten
@@ -176,7 +176,7 @@ def compare(
     started = datetime.now(UTC)
     _check_count(models, baseline, dtypes)
     with limited_threads(threads) as in_force, reporting(progress) as report, ExitStack() as kept:
-        ckpts = _loaded(models, dtypes, device, allow_pickle, report, seed if baseline else None)
+        ckpts = _loaded(models, dtypes, texts, report, seed if baseline else None, device, allow_pickle)
         for ckpt in ckpts:
             kept.enter_context(ckpt.packing_kept())
         texts = with_options(default_texts() if texts is None else texts, chat, window, special_tokens)
@@ -263,7 +263,13 @@ def _check_count(models: Sequence[Model], baseline: str | None, dtypes: Sequence
 
 
 def _loaded(
-    models: Sequence[Model], dtypes: Sequence[str], device: str, allow_pickle: bool, report: Progress, seed: int | None
+    models: Sequence[Model],
+    dtypes: Sequence[str],
+    texts: Any,
+    report: Progress,
+    seed: int | None,
+    device: str,
+    allow_pickle: bool,
 ) -> list[Checkpoint]:
     """Return the networks, and with a seed an untrained twin of the first."""
     count = max(len(models), len(dtypes))
@@ -278,8 +284,8 @@ def _loaded(
         # A live network has no tokenizer; next to a stored one it is usually a changed copy of that.
         lent = next((ckpt.tokenizer for ckpt in ckpts if ckpt.tokenizer is not None), None)
         tokenizer = lent if isinstance(model, nn.Module) else None
-        options: dict[str, Any] = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "progress": report}
-        ckpts.append(as_checkpoint(model, "models", tokenizer=tokenizer, **options))
+        options: dict[str, Any] = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle}
+        ckpts.append(checkpoint_for(model, texts, "models", report, tokenizer=tokenizer, **options))
     return ckpts if seed is None else [*ckpts, untrained_twin(ckpts[0], seed)]
 
 

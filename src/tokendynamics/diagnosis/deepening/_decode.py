@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokendynamics.diagnosis.deepening.repeated_passes import pass_numbers, pass_options
+from tokendynamics.diagnosis.tracing.prompts import checkpoint_for
 from tokendynamics.numerics import ArgumentTypeError, CheckpointError
 from tokendynamics.numerics.arguments import as_choice, as_count
 from tokendynamics.numerics.signatures import typed_arguments
@@ -24,7 +25,7 @@ from tokendynamics.pretrained.edits.variant import VariantLike
 from tokendynamics.pretrained.encoding import pieces_of
 from tokendynamics.pretrained.forward_arguments import are_token_ids
 from tokendynamics.pretrained.inputs import prepared
-from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.loading import Model
 from tokendynamics.pretrained.not_finite import check_finite_state, check_logits, check_states
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked
@@ -79,7 +80,7 @@ def decode(
     >>> decode("random:gpt2-tiny", "one fish", passes=(0, 1)).token_id.shape
     (2, 8)
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, text)
     steps = pass_numbers(passes, "passes", 0, empty=False)
     chosen = as_choice(how, "how", ("positions", "generate"))
     count = as_count(new_tokens, "new_tokens")
@@ -221,7 +222,7 @@ def logit_lens(ckpt: Model, text: Any, *, truncate: bool = False) -> xr.Dataset:
     >>> lens["agreement"].values[-1].item(), lens["token_id"].shape
     (1.0, (7, 3))
     """
-    ckpt = as_checkpoint(ckpt)
+    ckpt = checkpoint_for(ckpt, text)
     pack = one_prompt(ckpt, text, truncate)
     (states,) = ckpt.states_in_packs([pack.arguments])
     check_states(ckpt, states)
