@@ -151,6 +151,10 @@ WRONG_BUILDS = {
     "words": (["solution-2", "--q-true", "words.csv"], "words.csv"),
     "a pickle": (["solution-2", "--q-true", "pickle.npy"], "pickle.npy"),
     "no such file": (["solution-2", "--q-true", "none.csv"], "exists"),
+    "a table of 3 GB": (
+        ["solution-2", "--q-true", "large.csv"],
+        "a file of at most 67,108,864 bytes, got 3,221,225,472",
+    ),
     "no such kind of file": (["solution-2", "--q-true", "q.xlsx"], ".json, .csv or .npy"),
     "K too small": (["solution-2", "--q-true", "square.json", "-K", "3"], "at least 4.0"),
     "a sharpness that overflows": (["softmax-1", "--sharpness", "800"], "709.78"),
@@ -182,6 +186,9 @@ def test_wrong_input_is_one_line_and_writes_nothing(
     (inside / "words.csv").write_text("a,b\nc,d\n")
     (inside / "square.json").write_text("[[1, 2], [3, 4]]")
     np.save(inside / "pickle.npy", np.array([{"a": 1}]), allow_pickle=True)
+    if "large.csv" in arguments:
+        (inside / "large.csv").touch()
+        os.truncate(inside / "large.csv", 3 * 2**30)
     before = set(inside.iterdir())
     assert call("build", *arguments, "--out", "out") == 2
     captured = capsys.readouterr()

@@ -103,5 +103,13 @@ def test_other_files_of_a_folder_do_not_matter(folder: Path) -> None:
     assert load(str(folder)).architecture.layers == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "came"), [("nothing", "got no such file; check the path"), ("config.json", "got a file")]
+)
+def test_an_adapter_that_is_no_folder_is_named_by_what_it_is(folder: Path, name: str, came: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{name}: expected a folder that can be read, {came}"):
+        load(str(folder), adapter=folder / name)
+
+
 def test_a_path_below_a_file_is_not_there(folder: Path) -> None:
     assert kind_of(folder / "config.json" / "x") == "no such file"

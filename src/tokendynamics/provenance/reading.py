@@ -74,13 +74,13 @@ def kind_of(path: Path) -> str:
         return "a link to a file that is not there" if path.is_symlink() else "no such file"
     except (OSError, ValueError) as error:
         return str(getattr(error, "strerror", None) or error).lower()
-    kinds = {
-        stat.S_IFREG: "a file",
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a named pipe",
-        stat.S_IFSOCK: "a socket",
-    }
-    return kinds.get(stat.S_IFMT(mode), "a device")
+    return _KINDS.get(stat.S_IFMT(mode), "a device")
+
+
+SPECIAL = ("a named pipe", "a socket", "a device")
+"""What `kind_of` calls that which is neither a file nor a folder; it is neither read nor replaced."""
+
+_KINDS = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFIFO: SPECIAL[0], stat.S_IFSOCK: SPECIAL[1]}
 
 
 def _refuse_constant(word: str) -> NoReturn:

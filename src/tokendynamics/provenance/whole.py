@@ -12,6 +12,7 @@ from typing import Any
 
 from tokendynamics.numerics import ArgumentValueError, StorageError
 from tokendynamics.provenance.owned import MANIFEST, changed_data, digests, entries_in, in_the_way, written_in
+from tokendynamics.provenance.reading import SPECIAL, kind_of
 from tokendynamics.provenance.swap import NEW, locked, put_in_place, recover, settle, staging
 
 
@@ -22,9 +23,12 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     The remains of a run that was killed meanwhile are cleared by the next.
 
     Raises:
-        StorageError: The disk is full or cannot be written; the older file is as it was.
+        StorageError: The disk is full or cannot be written, or there is a pipe or a device, which a file would replace;
+            what was there is as it was.
     """
     target = Path(os.path.realpath(path))
+    if (kind := kind_of(target)) in SPECIAL:
+        raise StorageError(str(path), "the path of a file", kind, "choose another path")
     recover(target)
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -128,8 +128,12 @@ def functional_of(spec: str, categories: int | None, default: int, law: Any) -> 
         endings = "random:SEED, positive:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
         raise ArgumentValueError("--q-true", endings, repr(spec))
     as_path(spec, "--q-true")
-    if not path.is_file():
-        raise ArgumentValueError("--q-true", "a file that exists", path)
+    from tokendynamics.provenance.reading import kind_of
+
+    if (came := kind_of(path)) != "a file":
+        raise ArgumentValueError("--q-true", "a file that exists", f"{came} ({path})")
+    if (size := path.stat().st_size) > _LARGEST_TABLE:
+        raise ArgumentValueError("--q-true", f"a file of at most {_LARGEST_TABLE:,} bytes", f"{size:,} in {path}")
     try:
         values = np.asarray(reader(path))
     except (OSError, ValueError, TypeError, EOFError, OverflowError) as error:
@@ -147,6 +151,10 @@ def functional_of(spec: str, categories: int | None, default: int, law: Any) -> 
     except ArgumentValueError as error:
         raise renamed(error, {"q_true": f"--q-true {spec}"}) from error
     return matrix
+
+
+_LARGEST_TABLE = 2**26
+"""Bytes of a file of numbers: a thousand categories with 64 characters for each number."""
 
 
 def _base(written: str | None, spec: str) -> float:

@@ -202,8 +202,11 @@ def check_files(folder: Path) -> None:
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
-        came = str(error.strerror).lower()
-        raise CheckpointError(str(folder), "a folder that can be read", came, "change its permissions") from error
+        denied = isinstance(error, PermissionError)
+        came, advice = (
+            ("permission denied", "change its permissions") if denied else (kind_of(folder), "check the path")
+        )
+        raise CheckpointError(str(folder), "a folder that can be read", came, advice) from error
     templates = folder / "additional_chat_templates"
     for path in (*paths, *(sorted(templates.iterdir()) if templates.is_dir() else ())):
         if path.parent == templates or any(path.match(pattern) for pattern in _DESCRIPTIONS):
