@@ -348,15 +348,15 @@ def test_heads_with_an_output_map_each_are_traced_and_seen() -> None:
     ckpt, handed, weights = loaded(network), list[Tensor](), list[Tensor]()
     assert ckpt.layout.blocks == ("blocks.0", "blocks.1", "blocks.2")
     assert {layer.problem for layer in ckpt.layout.layers} == {"no module reads the heads' outputs side by side"}
+    states = ckpt.states(prompt).feed_forward
+    pattern = torch.as_tensor(td.attention_seen(ckpt, PROMPTS[:1], patterns=True).pattern.values)[0]
     for block in network.blocks:
         block.register_forward_hook(lambda *given: handed.append(given[2][0].clone()))
         for head in block.sa.heads:
             head[0].dropout.register_forward_hook(lambda *given: weights.append(given[2][0].clone()))
     with torch.no_grad():
         network(prompt[None])
-    handed, weights = handed[:3], weights[: 3 * HEADS]
-    assert torch.equal(ckpt.states(prompt).feed_forward[1:], torch.stack(handed))
-    pattern = torch.as_tensor(td.attention_seen(ckpt, PROMPTS[:1], patterns=True).pattern.values)[0]
+    assert torch.equal(states[1:], torch.stack(handed))
     torch.testing.assert_close(pattern.flatten(0, 1), torch.stack(weights), check_dtype=False)
     assert ckpt.layout.layers[1].parts == ("sa", "ffwd")
 
