@@ -94,6 +94,7 @@ def test_shares_statuses_and_json_tell_the_same_story() -> None:
     assert stored["shares"][0]["fraction"] == basins.shares[0].fraction
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_on_categories_catches_no_start_above_zero_loss(causal: bool) -> None:

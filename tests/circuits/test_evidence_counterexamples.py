@@ -76,6 +76,7 @@ def test_a_part_that_works_against_the_other_takes_part(share: float) -> None:
     assert measurements.verdict == "both"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_attention", [True, False])
 def test_logic_that_the_other_part_takes_off_again_is_not_passed_over(in_attention: bool) -> None:
     q, across = functional_and_one_across()

@@ -54,6 +54,7 @@ def everything_agrees(result: Evidence) -> bool:
     return all(result.agrees(instrument) is not False for instrument in result.instruments)
 
 
+@pytest.mark.long
 @settings(max_examples=6)
 @given(tasks, st.booleans())
 def test_logic_in_the_weights_of_attention_is_found_there(task: PairTask, causal: bool) -> None:
@@ -74,6 +75,7 @@ def test_logic_in_the_hidden_units_is_found_there(build: object, task: PairTask,
     assert everything_agrees(measurements)
 
 
+@pytest.mark.long
 @settings(max_examples=6)
 @given(tasks, st.floats(0.25, 0.75), st.booleans())
 def test_a_mixture_is_found_to_be_one(task: PairTask, share: float, causal: bool) -> None:

@@ -19,6 +19,7 @@ LAW = [0.5, 0.3, 0.2]
 T, M = 1 - 0.25 - 0.09 - 0.04, 4
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")
 def test_the_trap_at_infinity_is_told_per_token_and_in_all():
     landscape_survey = survey("3.1", law=LAW, positions=M, starts=8, seed=2)

@@ -32,6 +32,7 @@ def correlation(first: torch.Tensor, second: torch.Tensor) -> float:
     return float((first * second).sum() / (first.norm() * second.norm()))
 
 
+@pytest.mark.long
 def test_a_small_model_that_may_move_categories_solves_the_task_to_rounding(task):
     record = learn(task, "solution-1", batch=60, steps=25, inner=20)
     assert record.status == "finished"

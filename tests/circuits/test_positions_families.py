@@ -93,6 +93,7 @@ def test_the_claim_that_only_degenerate_zeros_remain_is_false_by_family_b() -> N
     assert float((point.attention[0, 1] - point.attention[1, 1]).abs()) == pytest.approx(1.0)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("law", [[0.5, 0.3, 0.2], [0.7, 0.3]])
 def test_the_families_are_all_there_is(law: list[float], unchecked: None) -> None:

@@ -47,6 +47,7 @@ def test_the_loss_is_the_mean_over_all_27_sequences(law: str) -> None:
         assert abs(float(landscape.loss(q, v)) - wanted) < 1e-13 * wanted
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(laws(), st.integers(2, 6), st.integers(0, 10**6), st.floats(0.1, 10.0))
 def test_gradient_and_hessian_are_the_derivatives_for_any_law(

@@ -31,6 +31,7 @@ def test_the_loss_is_the_mean_over_all_27_sequences_with_softmax_weights() -> No
     assert float((landscape.weights(logits) - weights).abs().max()) < 1e-15
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(laws(), st.integers(2, 5), st.integers(0, 10**6), st.floats(0.1, 4.0))
 def test_gradient_and_hessian_are_the_derivatives(law: list[float], positions: int, seed: int, scale: float) -> None:

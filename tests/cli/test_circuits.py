@@ -347,6 +347,7 @@ def test_the_evidence_of_a_folder_whose_name_is_no_utf_8_is_kept(
     assert json.loads((inside / out / "evidence.json").read_text())["model"] == learned
 
 
+@pytest.mark.long
 def test_another_task_in_the_same_folder_is_refused(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("learn", "solution-1", *TINY, "--out", "out") == 0
     before = {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()}
@@ -358,6 +359,7 @@ def test_another_task_in_the_same_folder_is_refused(inside: Path, capsys: pytest
     assert {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_an_interrupted_run_goes_on_and_ends_the_same(
     inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def test_stalls_have_a_table_of_their_own_per_token(capsys: pytest.CaptureFixtur
     assert "quasi-newton, 1 start " in printed
 
 
+@pytest.mark.long
 def test_numbers_and_kinds_are_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("3.1", "--starts", "4") == 0
     printed = capsys.readouterr().out

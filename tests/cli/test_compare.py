@@ -29,6 +29,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"random:{folder}"
 
 
+@pytest.mark.long
 def test_a_comparison_leaves_report_data_and_summary(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +69,7 @@ def test_json_goes_to_standard_output_alone(model: str, capsys: pytest.CaptureFi
     assert summary["manifest"]["seed"] == 4
 
 
+@pytest.mark.long
 def test_one_model_in_two_formats(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", model, "--dtypes", "float32,bfloat16", *TEXTS, "--no-weights", "--no-heads", "--json"]
     assert call([*arguments, "--out", "out"]) == 0

@@ -41,6 +41,7 @@ def model(tmp_path: Path) -> str:
     return f"random:{folder}"
 
 
+@pytest.mark.long
 def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) -> None:
     done = run("diagnose", model, "--prompt", "a cat sat", "--out", "out", "--threads", "1", *FEW, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -56,6 +57,7 @@ def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) 
     assert xr.open_zarr(out / "trace.zarr").sizes["layer"] == 3
 
 
+@pytest.mark.long
 def test_the_table_of_layers_has_the_numbers_of_the_trace(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +81,7 @@ def test_the_table_of_layers_has_the_numbers_of_the_trace(
     assert "E is 1 − mean |cosine|" in " ".join(shown.split())
 
 
+@pytest.mark.long
 def test_json_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +94,7 @@ def test_json_goes_to_standard_output_alone(
     assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
 
 
+@pytest.mark.long
 def test_markdown_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +105,7 @@ def test_markdown_goes_to_standard_output_alone(
     assert "either --json or --markdown" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_prompts_come_from_files_and_standard_input(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +241,7 @@ def test_passes_that_are_interrupted_leave_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+@pytest.mark.long
 def test_a_failed_run_leaves_an_earlier_report_as_it_was(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +259,7 @@ def test_help_shows_examples_one_to_a_line(arguments: list[str], capsys: pytest.
     assert lines[lines.index("  Examples:") + 1].startswith("    tokendynamics diagnose smollm2")
 
 
+@pytest.mark.long
 def test_a_defect_is_one_line_and_shows_its_traceback_on_request(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +280,7 @@ def test_the_target_must_be_a_folder(model: str, tmp_path: Path) -> None:
     assert (tmp_path / "taken").read_text() == "a file"
 
 
+@pytest.mark.long
 def test_a_vision_network_reads_a_folder_of_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,6 +304,7 @@ def test_a_vision_network_reads_a_folder_of_pictures(
     assert "expected either texts or --images, got both" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_text_that_netcdf_cannot_hold_is_refused_before_it_is_read(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,6 +323,7 @@ def test_a_text_that_netcdf_cannot_hold_is_refused_before_it_is_read(
     assert td.Diagnosis.open("out").trace.prompt.values.tolist() == ["a\0b"]
 
 
+@pytest.mark.long
 def test_names_of_files_that_are_no_utf8_are_written_with_escapes(tmp_path: Path) -> None:
     model, text, out = (tmp_path / os.fsdecode(name) for name in (b"m\xff", b"p\xff.txt", b"o\xff"))
     try:
@@ -330,6 +340,7 @@ def test_names_of_files_that_are_no_utf8_are_written_with_escapes(tmp_path: Path
     assert "m‹U+DCFF›" in (out / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_prompts_whose_names_are_no_utf8_are_stored_with_escapes(tmp_path: Path) -> None:
     names = (r"a\udcff", "b", "c")
     texts = dict(zip(("a\udcff", *names[1:]), ("a cat sat", "one dog", "it rains"), strict=True))

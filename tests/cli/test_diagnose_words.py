@@ -110,6 +110,7 @@ def test_texts_are_no_images(of_texts: Told) -> None:
     assert all(of_texts.find(r"Measured on 3 texts \(prompt 1").values())
 
 
+@pytest.mark.long
 def test_of_parts_that_are_not_there_nothing_is_said(of_images: Told, of_texts: Told) -> None:
     assert of_images.find(FEED_FORWARD) == {"printed": [], "page": [], "summary": []}
     assert all(of_texts.find(FEED_FORWARD).values())

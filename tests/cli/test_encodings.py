@@ -42,6 +42,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny/config.json").write_text(json.dumps(TINY_GPT2))
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("command", COMMANDS)
@@ -77,6 +78,7 @@ def test_json_says_the_same_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -
     assert values == [{"name": "κ → é\x9b"}] * 3
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_a_stream_may_be_closed(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +174,7 @@ def test_a_panic_of_a_library_is_one_line(
     assert message in line
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of files are bytes on Linux")
 def test_a_folder_whose_name_is_not_utf_8_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -43,6 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny/config.json").write_text(json.dumps(TINY))
 
 
+@pytest.mark.long
 def test_without_a_subject_there_are_five_presets(presets_page: Path) -> None:
     assert presets_page.with_name("printed.txt").read_text("utf-8") == "explorer.html: open it in a browser\n"
     assert presets_page.with_name("progress.txt").read_text("utf-8") == "computing the presets (5)\n"
@@ -67,6 +68,7 @@ def test_a_file_and_a_folder_of_its_run_are_the_same_system(monkeypatch: pytest.
     assert file["times"] == folder["times"] == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
+@pytest.mark.long
 def test_a_model_and_a_folder_of_its_diagnosis_are_its_tokens() -> None:
     texts = [argument for text in ("one fish", "two red birds", "it rains") for argument in ("--prompt", text)]
     assert call(["explore", "random:./tiny:3", *texts, "--out", "network.html"]) == 0

@@ -82,6 +82,7 @@ def test_before_anything_is_written_nothing_is(
     assert sorted(inside.rglob("*")) == before
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("command", DATA)
 def test_before_the_page_the_data_are_named_and_the_same_command_completes_them(
@@ -118,6 +119,7 @@ PRINTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("command", PRINTED)
 def test_after_the_page_the_results_are_complete(

@@ -32,6 +32,7 @@ def summary(out: str, name: str = "diagnosis.json") -> dict:
     return json.loads((Path(out) / name).read_text())
 
 
+@pytest.mark.long
 def test_a_state_that_must_not_be_is_exit_code_3_and_results_are_written(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def code_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> int | s
     return done.value.code
 
 
+@pytest.mark.long
 @pytest.mark.few(10)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_missing_path_is_wrong_input(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

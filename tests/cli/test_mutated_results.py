@@ -129,6 +129,7 @@ def check(name: str, folders: dict[str, Path], data: st.DataObject) -> None:
     read(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in CASES if name != "diagnosis"])
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())

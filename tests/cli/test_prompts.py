@@ -148,6 +148,7 @@ def test_without_any_there_are_none() -> None:
     assert named_prompts((), (), ()) is None
 
 
+@pytest.mark.long
 def test_the_command_follows_the_lines_and_names_those_that_repeat_each_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

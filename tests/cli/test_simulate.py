@@ -91,6 +91,7 @@ def test_a_run_leaves_trajectory_figures_certificates_and_manifest(
     assert "warning" not in printed.err
 
 
+@pytest.mark.long
 def test_json_goes_to_standard_output_alone(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec.write_text(SPEC.split("[output]")[0])
     assert call(["simulate", "spec.toml", "--json", "--out", "here"]) == 0
@@ -112,6 +113,7 @@ def test_a_second_run_leaves_nothing_of_the_first(spec: Path, tmp_path: Path) ->
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_page_of_yours_is_in_the_way_before_anything_runs(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_page_of_yours_is_in_the_way_before_anything_runs(
     assert call(["simulate", "spec.toml", "--out", "out"]) == 0
 
 
+@pytest.mark.long
 def test_states_near_atol_are_a_warning_and_others_are_not(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = SPEC.split("[output]")[0] + "[output]\nfigures = []\n"
     for text, warned in ((bare, False), (bare.replace("[1.0, 0.0]", "[1e-11, 0.0]"), True)):

@@ -87,6 +87,7 @@ INTERRUPTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("moment", INTERRUPTED)
 def test_ctrl_c_says_what_is_on_the_disk(

@@ -57,6 +57,7 @@ def test_tokens_in_front_are_no_tokens_of_the_prompt_on_lent_inputs() -> None:
     assert float(own_difference.sel(layer=2, component="feed_forward").min()) > 0.1
 
 
+@pytest.mark.long
 def test_learned_prompts_of_other_lengths_leave_the_tokens_of_the_prompt_in_pairs() -> None:
     first, other = network_of("cpmant", CPMANT, 0), network_of("cpmant", CPMANT | {"prompt_length": 6}, 0)
     state = other.state_dict()

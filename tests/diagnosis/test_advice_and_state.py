@@ -39,6 +39,7 @@ def summary(table: Any) -> str:
     return table.attrs["summary"]
 
 
+@pytest.mark.long
 def test_a_set_at_an_unknown_cost_is_named_with_its_effect() -> None:
     """Two layers each make most of a consensus: without one of them the other is enough."""
     canvas = blank(Frame(depth=8, seed=316))
@@ -95,6 +96,7 @@ def test_a_cost_is_above_the_budget_where_its_interval_shows_it(cost: EffectEsti
     assert costs.above(cost) == (", which is above the budget of 0.02 nats" if above else "")
 
 
+@pytest.mark.long
 def test_a_part_that_is_removed_at_a_high_cost_is_said_to_cost_more_than_the_budget() -> None:
     from transformers import GPT2LMHeadModel
 

@@ -29,6 +29,7 @@ def judged(name: str) -> tuple[xr.Dataset, Verdict]:
     return table, judge(None, table)
 
 
+@pytest.mark.long
 @pytest.mark.few(8)
 @some(BUILT)
 def test_the_state_is_the_true_one(built: Built) -> None:

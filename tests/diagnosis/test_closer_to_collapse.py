@@ -34,6 +34,7 @@ def result() -> tuple[Any, Any, Comparison]:
     return base, tuned, td.compare(base, tuned, texts=PROMPTS, sinks=(), names=["base", "tuned"], weights=False)
 
 
+@pytest.mark.long
 def test_effects_are_derivatives_by_the_columns_of_a_head(result: tuple[Any, Any, Comparison]) -> None:
     base, tuned, comparison = result
     assert comparison.heads is not None
@@ -46,6 +47,7 @@ def test_effects_are_derivatives_by_the_columns_of_a_head(result: tuple[Any, Any
             assert effect == pytest.approx((kappas[0] - kappas[1]) / 2e-3, rel=5e-3, abs=1e-6)
 
 
+@pytest.mark.long
 def test_they_are_on_the_page_and_in_what_is_saved(result: tuple[Any, Any, Comparison], tmp_path: Any) -> None:
     comparison = result[2]
     assert "collapse than base" in str(comparison)

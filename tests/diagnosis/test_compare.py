@@ -124,6 +124,7 @@ def test_what_changes_no_function_is_rounding_and_no_difference_of_weights(famil
         assert float(comparison.weights[name].max()) < 0.01
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_half_precision_differs_everywhere_by_rounding_and_no_layer_is_named(family: str) -> None:
@@ -136,6 +137,7 @@ def test_half_precision_differs_everywhere_by_rounding_and_no_layer_is_named(fam
     assert "No layer stands out" in str(comparison)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_damage_is_found_beneath_the_rounding_of_half_precision(family: str) -> None:
@@ -222,6 +224,7 @@ def several() -> Comparison:
     return td.compare(*models, texts=PROMPTS, names=["whole", "loud", "silent"])
 
 
+@pytest.mark.long
 def test_three_models_are_each_held_against_the_first(several: Comparison) -> None:
     assert several.models == ("whole", "loud", "silent")
     firsts = [parting.first for parting in several.partings if parting is not None]
@@ -243,6 +246,7 @@ def consensus(states: list[np.ndarray]) -> float:
     return (within - between) / (1 - between)
 
 
+@pytest.mark.long
 def test_intervals_leave_the_same_prompt_out_of_both() -> None:
     whole = network("gpt2")
     models = [td.load(entry) for entry in (whole, damaged(whole, "o_proj × 6", (2,)))]
@@ -295,6 +299,7 @@ def test_depths_are_compared_by_relative_depth(tiny: Callable[..., Checkpoint]) 
     assert bool(comparison.table.consensus_within.sel(model="short", layer=6).isnull().all())
 
 
+@pytest.mark.long
 def test_widths_that_differ_leave_shares_and_ratios(tiny: Callable[..., Checkpoint], several: Comparison) -> None:
     comparison = td.compare(tiny("gpt2"), tiny("gpt2", n_embd=16), texts=PROMPTS, names=["narrow", "wide"])
     assert comparison.partings == (None,)
@@ -308,6 +313,7 @@ def test_widths_that_differ_leave_shares_and_ratios(tiny: Callable[..., Checkpoi
     assert bool(comparison.difference.update_quotient.sel(component="attention")[0, 1:].notnull().all())
 
 
+@pytest.mark.long
 def test_tokenizers_that_differ_leave_each_model_its_own_tokens(tiny: Callable[..., Checkpoint]) -> None:
     """Bytes modulo the vocabulary stand for two tokenizers."""
     texts = {"one": "a cat sat on the mat", "two": "0123456789 and more", "three": "dogs ran over a hill"}
@@ -318,6 +324,7 @@ def test_tokenizers_that_differ_leave_each_model_its_own_tokens(tiny: Callable[.
     assert bool(comparison.difference.consensus_relative.sel(site="feed_forward")[0, 1:].notnull().all())
 
 
+@pytest.mark.long
 def test_the_baseline_is_the_same_architecture_with_initial_weights(tiny: Callable[..., Checkpoint]) -> None:
     trained = tiny("llama", 5)
     comparison = td.compare(trained, baseline="untrained", seed=2, texts=PROMPTS)
@@ -345,6 +352,7 @@ def test_a_twin_with_matrices_of_one_deviation(tiny: Callable[..., Checkpoint]) 
     assert twin.name.endswith("with matrices drawn from N(0, 0.1^2)")
 
 
+@pytest.mark.long
 def test_one_model_in_several_formats(tiny: Callable[..., Checkpoint]) -> None:
     spec = tiny("llama").name
     comparison = td.compare(spec, dtypes=["float64", "float32"], texts=PROMPTS)

@@ -79,6 +79,7 @@ def _said_of(result: td.Deeper, name: str) -> str:
     return sentence
 
 
+@pytest.mark.long
 def test_half_lives_are_of_the_median_over_prompts(ckpt: td.Checkpoint) -> None:
     deepening = td.deeper(ckpt, _texts(), 20, variants=("full", "attention-only"))
     for name in deepening.variants:
@@ -243,6 +244,7 @@ def _tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w0")  # noqa: S106
 
 
+@pytest.mark.long
 def test_texts_are_those_of_decode() -> None:
     ckpt = td.load(_with_head("llama"), tokenizer=_tokenizer())
     texts = {"one": "w5 w9 w33 w21 w7 w50", "other": "w12 w3 w44 w8"}
@@ -323,6 +325,7 @@ class _Own(nn.Module):
         return x
 
 
+@pytest.mark.long
 def test_a_diagnosis_has_it_where_it_is_asked_for(ckpt: td.Checkpoint) -> None:
     assert td.diagnose(ckpt, _texts(), levers=False).deeper is None
     message: list[str] = []

@@ -80,6 +80,7 @@ def sensitivities(way: Way) -> tuple[np.ndarray, ...]:
     return tuple(table[f"{name}_sensitivity"].values for table in tables for name in ("consensus", "loss"))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("way", ["in place", "checkpoints", "reentrant"])
 def test_derivatives_are_those_of_the_same_network_written_plainly(way: Way) -> None:

@@ -52,6 +52,7 @@ def without_part(name: str) -> Callable[[Any], object]:
     return change
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "part"), [("mlp", "feed-forward part"), ("attn", "attention")])
 def test_a_part_that_is_zero_in_one_network_is_the_first_difference_both_ways(name: str, part: str) -> None:
     base = network()
@@ -76,6 +77,7 @@ def test_a_part_that_is_zero_in_one_network_is_the_first_difference_both_ways(na
     assert second != first
 
 
+@pytest.mark.long
 def test_directions_of_zeros_are_not_compared() -> None:
     base = network()
     bare = changed(base, without_part("mlp"))
@@ -109,6 +111,7 @@ def test_an_angle_of_rounding_is_zero() -> None:
     assert "with 0° between" in words(compared(base, scaled), "feed-forward matrices")
 
 
+@pytest.mark.long
 def test_a_head_that_is_zero_in_one_network_is_named_both_ways() -> None:
     base = network()
     pruned = changed(base, lambda network: network.h[1].attn.c_proj.weight[:8].zero_())

@@ -109,6 +109,7 @@ def test_noise_on_every_layer_names_none(family: str, embedding: bool) -> None:
     assert words.endswith("of their norm in the median; none differs unlike those of other layers.")
 
 
+@pytest.mark.long
 def test_a_change_of_every_layer_names_no_first_one() -> None:
     whole, tuned = network("gpt2"), network("gpt2")
     generator = torch.Generator().manual_seed(2)
@@ -259,6 +260,7 @@ def best_power(elements: int, places: int) -> float:
     return float(normal.sf(normal.isf(FALSE_ALARMS / (2 * places)) - elements**0.5 * 0.01 / NOISE))
 
 
+@pytest.mark.long
 def test_noise_alone_names_a_tensor_in_at_most_one_of_1000_comparisons() -> None:
     generator = np.random.default_rng(0)
     alarms = sum(bool(standing_out(drawn_table(generator, elements))) for elements in (16, 48) for _ in range(400))

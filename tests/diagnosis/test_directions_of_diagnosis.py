@@ -51,6 +51,7 @@ def words_of(verdict: Verdict) -> list[str]:
     return [detail.text for detail in verdict.details if detail.figure == "directions"]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_the_numbers_are_those_of_the_two_functions(family: str) -> None:
@@ -65,6 +66,7 @@ def test_the_numbers_are_those_of_the_two_functions(family: str) -> None:
     xr.testing.assert_allclose(sources, td.source_tokens(model, ids_of()), rtol=0, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_texts_that_share_a_pass_are_measured_as_alone(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +81,7 @@ def test_texts_that_share_a_pass_are_measured_as_alone(family: str, monkeypatch:
         xr.testing.assert_allclose(one[numbers], other[numbers], rtol=0, atol=1e-6)  # softmax in float32
 
 
+@pytest.mark.long
 def test_of_a_text_and_its_copies_one_counts(network: Any, diagnosis: Diagnosis) -> None:
     ids = ids_of()
     again, sources = tables_of(td.diagnose(network, [*ids[:3], ids[1], *ids[3:], ids[0]], **ALONE))
@@ -100,6 +103,7 @@ def test_what_is_not_requested_is_not_measured(network: Any) -> None:
     assert words_of(without.verdict) == []
 
 
+@pytest.mark.long
 def test_without_known_heads_sources_alone_are_refused() -> None:
     model = network_of("deberta")
     part = td.diagnose(model, ids_of(), **ALONE)
@@ -139,6 +143,7 @@ def built(recipe: Any, frame: Frame | None = None, **settings: Any) -> list[str]
     return [*words, *([short] if short else [])]
 
 
+@pytest.mark.long
 def test_a_bias_is_named_as_what_writes_the_common_direction() -> None:
     def shift(canvas: Any) -> None:
         canvas.blocks[2].down.bias.copy_(40.0 * canvas.direction())

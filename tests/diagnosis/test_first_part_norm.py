@@ -15,6 +15,7 @@ PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40], "three": [2
 NORMS = ("attention norm × 10", "feed-forward norm × 10")
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("weights", [True, False])

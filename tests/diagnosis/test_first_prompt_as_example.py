@@ -38,6 +38,7 @@ def check_same(one: Any, other: Any) -> None:
     np.testing.assert_allclose(one["consensus_first"], other["consensus_first"], rtol=1e-12, equal_nan=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "given",
     [IDS, torch.tensor(IDS), [torch.tensor([ids]) for ids in IDS], {"a": IDS[0], "b": IDS[1], "c": IDS[2]},
@@ -52,6 +53,7 @@ def test_the_first_prompt_of_token_ids_is_the_example(given: Any) -> None:
     np.testing.assert_array_equal(by_itself.pattern, td.attention_seen(ckpt, IDS, patterns=True).pattern)
 
 
+@pytest.mark.long
 def test_the_first_series_is_the_example() -> None:
     network, series = of_series()
     ckpt = td.load(network, inputs=series[0][None])
@@ -79,6 +81,7 @@ def test_a_comparison_takes_it_likewise() -> None:
     check_same(compared[0].traces[0], compared[1].traces[0])
 
 
+@pytest.mark.long
 def test_a_diagnosis_of_a_network_alone_is_that_of_its_checkpoint() -> None:
     network = network_of()
     given = {"levers": False, "heads": False, "remedies": False, "joint": False, "directions": False}

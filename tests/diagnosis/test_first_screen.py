@@ -33,6 +33,7 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text)))
 
 
+@pytest.mark.long
 def test_every_surface_has_the_same_three_lines(diagnosis: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
     lines = diagnosis.verdict.lines
     assert [name for name, _ in lines] == ["What", "Why", "What to do"]

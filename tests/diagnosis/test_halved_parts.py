@@ -94,6 +94,7 @@ def test_the_change_is_that_of_a_network_whose_part_adds_half(
     np.testing.assert_allclose(width, 2 * half, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_damage_is_seen_where_it_is(result: HalvedParts) -> None:
     louder = halved_finding((WHOLE, "louder"), result, 0, 1e-7)
     assert louder.values["layer"] in (2, 3)
@@ -176,6 +177,7 @@ def test_without_a_language_head_nothing_is_claimed(compared: Comparison) -> Non
     )
 
 
+@pytest.mark.long
 def test_depths_that_differ_are_held_against_each_other_by_relative_depth(compared: Comparison) -> None:
     table = compared.halved
     assert table is not None

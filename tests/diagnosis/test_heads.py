@@ -177,6 +177,7 @@ def test_a_block_that_runs_again_has_gates_of_its_own() -> None:
     np.testing.assert_allclose(of_heads.kappa.sum(axis=1), of_parts.kappa[:, 0], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 def test_one_head_has_the_effect_of_its_attention() -> None:
     network, prompts = network_of("llama", heads=1), ids_of()
     effects = td.head_effects(network, prompts, candidates=2, sink_ratio=1e6)

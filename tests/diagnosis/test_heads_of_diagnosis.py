@@ -37,6 +37,7 @@ def table_of(diagnosis: Diagnosis) -> xr.Dataset:
     return diagnosis.heads
 
 
+@pytest.mark.long
 def test_the_numbers_are_those_of_head_effects(network: Any, diagnosis: Diagnosis) -> None:
     alone = td.head_effects(network, ids_of())
     xr.testing.assert_allclose(table_of(diagnosis), alone, rtol=0, atol=1e-9)
@@ -45,6 +46,7 @@ def test_the_numbers_are_those_of_head_effects(network: Any, diagnosis: Diagnosi
     xr.testing.assert_allclose(table_of(without), alone, rtol=0, atol=1e-9)
 
 
+@pytest.mark.long
 def test_levers_are_the_same_with_and_without_heads(network: Any, diagnosis: Diagnosis) -> None:
     without = td.diagnose(network, ids_of(), baseline=None, heads=False)
     assert isinstance(diagnosis.levers, Levers)
@@ -145,6 +147,7 @@ def test_whether_the_balances_predict_is_said_as_it_is() -> None:
     assert prediction_of_heads(effects, audit) == ()  # four heads, of one audited layer
 
 
+@pytest.mark.long
 def test_the_details_and_the_page_have_them(diagnosis: Diagnosis) -> None:
     texts = [detail.text for detail in diagnosis.verdict.details]
     assert any("of 12 heads were removed one at a time on 4 " in text for text in texts)
@@ -193,6 +196,7 @@ def test_they_are_saved_and_older_folders_open(diagnosis: Diagnosis, tmp_path: P
     assert td.Diagnosis.open(tmp_path).heads is None
 
 
+@pytest.mark.long
 def test_a_folder_without_their_file_is_refused(diagnosis: Diagnosis, tmp_path: Path) -> None:
     diagnosis.save(tmp_path)
     shutil.rmtree(tmp_path / "heads.zarr")

@@ -48,6 +48,7 @@ def relative(result: torch.Tensor) -> torch.Tensor:
     return relative_kappa(result[..., 1], result[..., 0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["llama", pytest.param("bert", marks=pytest.mark.slow)])
 def test_nine_of_ten_intervals_of_a_dozen_texts_hold_the_value_of_all(
     tiny: Callable[..., Checkpoint], family: str
@@ -67,6 +68,7 @@ def test_nine_of_ten_intervals_of_a_dozen_texts_hold_the_value_of_all(
     assert 0.85 <= held / DRAWS <= 0.95
 
 
+@pytest.mark.long
 def test_the_interval_of_a_trace_is_that_of_what_its_texts_leave_behind(tiny: Callable[..., Checkpoint]) -> None:
     ckpt, prompts = tiny("llama", seed=3), population(2)[:TEXTS]
     within, means = left_behind(ckpt, prompts, packed=False)

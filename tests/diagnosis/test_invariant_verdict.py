@@ -65,6 +65,7 @@ def without_heads(verdict: Verdict) -> list[str]:
     return [re.sub(r"layer \d+ head \d+", "a head", detail.text) for detail in verdict.details]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("change", "family"),

@@ -56,6 +56,7 @@ def alike(strength: float = 1.6) -> Any:
     return network
 
 
+@pytest.mark.long
 def test_each_set_is_measured_as_weights_edited_by_hand() -> None:
     network, prompts = alike(), ids_of(9)
     answer = td.joint_levers(network, prompts, candidates=5, most=3, budget=1e3, sink_ratio=1e6)
@@ -79,6 +80,7 @@ def test_each_set_is_measured_as_weights_edited_by_hand() -> None:
     assert answer.changes == dict(list(changes.items())[: int(table.reported.sum())])
 
 
+@pytest.mark.long
 def test_the_search_takes_the_best_at_every_step() -> None:
     """All changes of heads that the search may take, tried by hand on the texts that choose."""
     network, prompts = alike(), ids_of(9)
@@ -103,6 +105,7 @@ def test_the_search_takes_the_best_at_every_step() -> None:
     assert singles[chosen[0]] - pairs[chosen[1]] >= 0.95 * (singles[chosen[0]] - min(pairs.values()))
 
 
+@pytest.mark.long
 def test_two_heads_are_named_where_two_heads_do_it() -> None:
     answer = td.joint_levers(alike(), ids_of(25), candidates=6, most=4, budget=1e3, sink_ratio=1e6)
     alone = td.joint_levers(alike(), ids_of(25), candidates=6, most=1, budget=1e3, sink_ratio=1e6)
@@ -115,6 +118,7 @@ def test_two_heads_are_named_where_two_heads_do_it() -> None:
     assert answer.singles == alone.singles
 
 
+@pytest.mark.long
 def test_a_cost_above_the_budget_is_not_advised() -> None:
     network, prompts = alike(), ids_of(9)
     free = td.joint_levers(network, prompts, candidates=4, most=2, budget=1e3, sink_ratio=1e6)
@@ -126,6 +130,7 @@ def test_a_cost_above_the_budget_is_not_advised() -> None:
     assert "the sets found were measured on 5 others." in free.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("much", [False, True])
 def test_near_one_point_a_change_counts_at_any_cost(much: bool) -> None:
     """Every change costs 1 at a budget of 0.5: nothing follows, unless κ′ is at least 0.55."""

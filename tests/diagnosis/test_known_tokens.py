@@ -35,6 +35,7 @@ _KNOWN = ["one two three four five", "six seven eight nine", "ten one three five
 _STRANGE = ["one CC=O two N#N", "C1CC1 three four five", "six O=C seven eight"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("texts", "share"), [(_KNOWN, 0.0), (_STRANGE, 4 / 12)])
 def test_the_share_of_unknown_tokens_is_in_the_result_and_its_conditions(texts: list[str], share: float) -> None:
     diagnosis = td.diagnose(_checkpoint(_tokenizer()), texts, levers=False)

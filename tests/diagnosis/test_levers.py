@@ -251,6 +251,7 @@ def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
     assert int(lever_table.table.consensus_sensitivity.sel(component="attention").values.argmax()) == 3
 
 
+@pytest.mark.long
 def test_a_part_that_writes_far_beyond_the_states_is_tried_though_it_has_no_derivative() -> None:
     """A little less of one large direction is the same direction: to first order its gate does nothing."""
     from transformers import LlamaConfig, LlamaModel
@@ -342,6 +343,7 @@ def test_more_than_all_of_kappa_is_no_share_of_it() -> None:
     assert "%" not in whole.split(" the loss")[0].replace("95 % CI", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "needed"), [("line, width 16", True), ("nothing, width 16, short prompts", False)])
 def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_see(name: str, needed: bool) -> None:
     built = next(entry for entry in BUILT if entry.name == name)
@@ -547,6 +549,7 @@ def test_a_loss_that_was_passed_has_no_unit_and_no_interval() -> None:
     assert not any("nats" in words for words in (best, _sentences(0.4, 0.4, dear, costs=costs)))
 
 
+@pytest.mark.long
 def test_a_loss_that_is_passed_decides_which_part_helps() -> None:
     network, prompts = _network("llama"), _ids(8)
     ids = torch.tensor([prompts[0]])
@@ -800,6 +803,7 @@ def test_wrong_texts_are_refused(texts: Any, words: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.long
 def test_prompts_of_one_token_are_left_out_and_named() -> None:
     ckpt, texts = load(_network("gpt2")), _ids(6)
     usual, beside = td.levers(ckpt, texts), td.levers(ckpt, [*texts[:2], [7], *texts[2:]])
@@ -837,6 +841,7 @@ def test_a_layer_whose_parts_are_not_found_is_refused(monkeypatch: pytest.Monkey
         td.levers(ckpt, _prompts(5))
 
 
+@pytest.mark.long
 def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     network, prompts = _network("llama", head=False), _ids(5)
     diagnosis = td.diagnose(network, prompts, sinks=[0], **ALONE)
@@ -850,6 +855,7 @@ def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     assert unasked.levers_refused == "it was not requested"
 
 
+@pytest.mark.long
 def test_tokens_left_out_do_not_count() -> None:
     """κ without the first token, recomputed from the states."""
     ckpt, prompts = load(_network("llama")), _ids(7)
@@ -860,6 +866,7 @@ def test_tokens_left_out_do_not_count() -> None:
         td.levers(ckpt, prompts, sinks=[99])
 
 
+@pytest.mark.long
 def test_what_has_no_derivative_is_refused_in_one_line() -> None:
     network = _network("llama", head=False)
     network.layers[2].mlp.register_forward_hook(lambda module, given, output: output.detach())
@@ -871,6 +878,7 @@ def test_what_has_no_derivative_is_refused_in_one_line() -> None:
     assert "this needs a network that has derivatives, not" in diagnosis.levers_refused
 
 
+@pytest.mark.long
 def test_a_streamed_network_is_refused(tmp_path: Any) -> None:
     _network("gpt2", dtype=torch.float32).save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="expected a network in memory as a whole"):
@@ -883,6 +891,7 @@ def test_a_streamed_network_is_refused(tmp_path: Any) -> None:
     assert any(sentence.text == f"Nothing was tried: {tried}." for sentence in diagnosis.verdict.sentences)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "bert"])
 def test_the_head_of_stored_weights_is_that_of_the_live_network(family: str, tmp_path: Any) -> None:
@@ -1053,6 +1062,7 @@ def test_a_common_direction_counts_beside_another_state() -> None:
         assert ("does not measure the common direction" in advice_finding(causing, verdict).text) == named
 
 
+@pytest.mark.long
 def test_levers_measured_on_other_texts_than_the_verdict_say_so() -> None:
     """Words of even ids live in half of the features, and one attention collapses these alone: half of the texts.
 

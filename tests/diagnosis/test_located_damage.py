@@ -79,6 +79,7 @@ QUICK = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(("family", "damage", "background"), QUICK)
 def test_damage_is_located_beneath_what_changes_all_weights(family: str, damage: str, background: str) -> None:
@@ -108,6 +109,7 @@ def test_the_head_that_differs_alone_is_named_by_its_circuits() -> None:
     assert "In which heads does OV of" in page_of(comparison)
 
 
+@pytest.mark.long
 def test_a_head_that_was_replaced_by_a_much_larger_one_is_named() -> None:
     """Its distances to all heads are nearly one and the same: they must not decide which of the others match."""
     whole = healthy("bert", 0)
@@ -122,12 +124,14 @@ def test_a_head_that_was_replaced_by_a_much_larger_one_is_named() -> None:
     np.testing.assert_array_equal(comparison.weights.head_matched.sel(layer=2).squeeze(), np.arange(HEADS))
 
 
+@pytest.mark.long
 def test_damage_of_all_heads_names_the_part() -> None:
     comparison = compared(planted("bert", "part × 1.1", "noise of 1 %", 2))
     assert (comparison.first_part, comparison.first_head) == ("attention", None)
     assert "alone differs" not in str(comparison)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_layer_in_another_basis_is_no_damage(family: str) -> None:
@@ -216,6 +220,7 @@ ONCE = [("signs of heads", "bert", 1), ("W_Q R, W_K R^-T", "gpt2", 0), ("gains m
 ONCE += [("values' biases", "bert", 2), ("factors", "llama", 0), ("factors", "gpt2", 3), ("channels", "llama", 1)]
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "family", "seed"),
@@ -236,6 +241,7 @@ def test_what_keeps_the_function_is_no_damage_beneath_noise(change: str, family:
 OTHER_ORDER_OR_BASIS = ("permuted heads", "W_Q R, W_K R^-T", "W_V S, S^-1 W_O", "signs of heads", "hidden units")
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "family", "part", "size"),
@@ -270,6 +276,7 @@ def test_one_layer_in_another_order_beneath_noise_names_no_tensor(
     assert (damaged.first_layer, damaged.first_part) == (3, "attention")
 
 
+@pytest.mark.long
 def test_damage_is_located_beside_what_keeps_the_function() -> None:
     whole = function_preserving.network_of("bert", 1, LAYERS).float()
     other: Any = copy.deepcopy(whole)
@@ -307,6 +314,7 @@ def test_a_real_network_in_integers_names_no_layer(bits: int) -> None:
     assert "none differs unlike those of other layers" in str(comparison)
 
 
+@pytest.mark.long
 def test_a_norm_is_named_in_words() -> None:
     whole = healthy("bert", 1)
     other = copy.deepcopy(whole)
@@ -368,6 +376,7 @@ def test_changes_of_all_weights_alone_name_no_layer(background: str) -> None:
     assert not alarms
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "layer", "background"), [("llama", 3, "frozen embeddings"), ("gpt2", LAYERS, "int8")]
@@ -384,6 +393,7 @@ def test_a_layer_that_one_of_them_lacks_is_named(family: str, layer: int, backgr
     assert "Relative to the residual stream" not in str(comparison)  # layers of one relative depth are different ones
 
 
+@pytest.mark.long
 def test_a_network_of_another_depth_lacks_no_layer_of_an_unlike_one() -> None:
     comparison = td.compare(healthy("gpt2", 1), without_layer(healthy("gpt2", 2), 2), texts=PROMPTS, heads=False)
     assert "lacks layer" not in str(comparison)

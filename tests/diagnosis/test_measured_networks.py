@@ -50,6 +50,7 @@ def test_the_table_of_the_package() -> None:
         assert row.consensus_within == pytest.approx(row.share_prompt / (1 - row.share_common), abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 def test_a_row_is_what_the_states_of_the_network_give() -> None:
     """Recomputed from `output_hidden_states`, by pairs of tokens."""

@@ -48,6 +48,7 @@ def test_a_layer_built_to_meet_a_theorem_meets_it() -> None:
     assert near.prediction.split(",")[0] == check.prediction.text.split(",")[0]
 
 
+@pytest.mark.long
 def test_one_that_misses_it_says_by_what() -> None:
     repelling = nearest(network(value=-0.5))["asymptotic-5.1"]
     assert [one.name for one in repelling.violated] == ["the multiples are positive"]
@@ -58,6 +59,7 @@ def test_one_that_misses_it_says_by_what() -> None:
     assert [one.name for one in two.violated] == ["ov is a multiple of the identity"]
 
 
+@pytest.mark.long
 def test_the_mask_is_given_up_where_a_statement_asks_for_another() -> None:
     near = nearest(network())["asymptotic-4.1"]
     assert set(near.relaxations) == {*RELAXED, "each token seen by all"}
@@ -67,6 +69,7 @@ def test_the_mask_is_given_up_where_a_statement_asks_for_another() -> None:
     assert nearest(network())["positional-C.3"].relaxations == ("no norm before attention",)
 
 
+@pytest.mark.long
 def test_the_head_that_comes_nearest_is_named() -> None:
     model = network(heads=2)
     # Head 2 of layer 1 moves nothing; head 1 has a top eigenvalue that is simple.
@@ -82,6 +85,7 @@ def test_the_head_that_comes_nearest_is_named() -> None:
     assert nearest(swapped)["clusters-4"].head == 2
 
 
+@pytest.mark.long
 def test_the_norm_of_the_network_is_kept_where_a_statement_speaks_of_it() -> None:
     near = nearest(network())["norms-4.3-radius"]
     assert near.relaxations == ("no positions",)
@@ -91,6 +95,7 @@ def test_the_norm_of_the_network_is_kept_where_a_statement_speaks_of_it() -> Non
     assert set(names) <= {one.name for one in check.hypotheses}
 
 
+@pytest.mark.long
 def test_what_is_least_violated_comes_first_and_nothing_false_comes_at_all() -> None:
     near = td.nearest_statements(network(heads=2), PROMPT, 2)
     keys = [(len(one.violated), len(one.relaxations) + (one.head is not None)) for one in near]

@@ -71,6 +71,7 @@ def test_layers_are_taken_in_the_order_asked_for(rotary_checkpoint):
     torch.testing.assert_close(td.flow_of(rotary_checkpoint, layers=2).velocity(y), whole.velocity(y, 1.0))
 
 
+@pytest.mark.long
 def test_a_layer_norm_takes_the_mean_off_before_attention_reads():
     checkpoint = load("random:distilgpt2:7")
     flow = td.flow_of(checkpoint, layers=1)

@@ -88,6 +88,7 @@ def test_a_site_is_unread_where_all_of_it_is_nan() -> None:
         check_states(model, states)
 
 
+@pytest.mark.long
 def test_logits_that_overflow_name_no_token(tmp_path: Path) -> None:
     model = network()
     with torch.no_grad():
@@ -143,6 +144,7 @@ UNREAD: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", UNREAD)
 def test_a_site_that_is_not_read_is_undefined_and_the_others_are_right(kind: str) -> None:

@@ -37,6 +37,7 @@ def sentences(change: Callable[[Any], object], *, tied: bool = False) -> list[st
     return [finding.text for finding in td.compare(one, two, texts=texts, names=["a", "b"]).sentences]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "change", "size"),
@@ -54,6 +55,7 @@ def test_a_tensor_outside_the_blocks_is_named(name: str, change: Callable[[Any],
     assert not any("rounded or trained slightly further" in text for text in words)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "inner", "embedding", "norm"),
@@ -94,6 +96,7 @@ def with_head(family: str) -> Any:
     return BertForMaskedLM(BertConfig(vocab_size=60, **sizes, num_attention_heads=4)).eval()
 
 
+@pytest.mark.long
 def test_a_tied_table_is_named_once() -> None:
     stored = sentences(lambda network: network.lm_head.weight.mul_(1.1), tied=True)
     assert any(
@@ -101,11 +104,13 @@ def test_a_tied_table_is_named_once() -> None:
     )
 
 
+@pytest.mark.long
 def test_where_nothing_outside_differs_nothing_is_said() -> None:
     for change in (lambda network: None, lambda network: network.model.layers[1].mlp.down_proj.weight.mul_(1.1)):
         assert not any("Outside the blocks" in text for text in sentences(change))
 
 
+@pytest.mark.long
 def test_a_changed_embedding_is_no_rounding_of_weights() -> None:
     def embedding(network: Any) -> None:
         network.model.embed_tokens.weight.mul_(1.1)
@@ -121,6 +126,7 @@ def test_a_changed_embedding_is_no_rounding_of_weights() -> None:
     assert any(text.endswith(slight) for text in sentences(everything))
 
 
+@pytest.mark.long
 def test_damage_to_the_embedding_is_named_beneath_noise_and_noise_is_not() -> None:
     def noisy(network: Any, factor: float) -> None:
         generator = torch.Generator().manual_seed(2)

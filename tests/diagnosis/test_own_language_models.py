@@ -228,6 +228,7 @@ def test_scores_that_do_not_predict_the_next_token_are_no_loss(kind: type[nn.Mod
     assert changed.attrs["no_loss"] == words.get(kind, "no head that predicts the next token was found")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [_OfTheLastByHand, _Bidirectional])
 def test_the_page_says_why_the_loss_is_unknown(kind: type[nn.Module]) -> None:
     _, ckpt, texts = _loaded(kind)

@@ -541,6 +541,7 @@ def test_a_final_norm_reads_what_has_grown_beyond_its_squares(growth: tuple[floa
         assert float(pass_table[name][0, 1]) == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "variant", "words"),
     [

@@ -90,6 +90,7 @@ def test_places_that_take_over_are_a_share_of_their_own(size: float) -> None:
     assert shares.values["common"] == pytest.approx(0.2, abs=0.06)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("start", [0.3, 3.0])
 def test_the_part_that_makes_a_place_the_most_of_a_direction_is_named(start: float) -> None:
@@ -181,6 +182,7 @@ def test_cosines_at_a_distance_are_means_over_pairs() -> None:
         assert float(table.cosine_at_distance[0].sel(distance=distance)) == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.long
 def test_neighbours_that_merge_under_a_window_are_named() -> None:
     table = traced(windowed(1, 30.0), "even")
     merged = merging_neighbours(table)
@@ -227,6 +229,7 @@ def test_beside_a_consensus_no_distant_tokens_are_called_apart() -> None:
     assert "distant ones do not" not in what
 
 
+@pytest.mark.long
 def test_of_neighbours_that_merge_it_is_said_that_nothing_was_tried_for_them() -> None:
     texts = [{"idx": torch.tensor([ids])} for ids in prompts_of("even")]
     for reach, merge in ((1, True), (64, False)):
@@ -237,6 +240,7 @@ def test_of_neighbours_that_merge_it_is_said_that_nothing_was_tried_for_them() -
         assert lines["What to do"].endswith(unmeasured) == merge
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("reach", "gain"), [(1, 0.0), (64, 30.0)])
 def test_tokens_that_stay_apart_or_all_meet_are_no_neighbours_that_merge(reach: int, gain: float) -> None:
     table = traced(windowed(reach, gain), "even")
@@ -273,6 +277,7 @@ def final_norm(network: Any, kind: str) -> nn.Module:
     return network
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "state"), [("", "spread"), ("line", "rank collapse"), ("one point", "one point")])
 def test_the_final_norm_has_a_state_of_its_own(kind: str, state: State) -> None:

@@ -48,6 +48,7 @@ def measured(family: str, layer: int, head: int) -> tuple[Any, list[list[int]]]:
     return td.load(canvas.network), prompts_of("mixed", canvas.frame.seed)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "layer", "head"), PLANTED)
 def test_the_head_is_named_with_its_layer_and_part(family: str, layer: int, head: int) -> None:
@@ -61,6 +62,7 @@ def test_the_head_is_named_with_its_layer_and_part(family: str, layer: int, head
     assert why.endswith(causes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_where_no_head_acts_none_is_named(family: str) -> None:
     canvas = blank(Frame(family, dim=64, heads=HEADS, depth=DEPTH, seed=7, noise=0.0))

@@ -77,6 +77,7 @@ def assert_effect(row: xr.Dataset, network: Any, changed: Any, where: int) -> No
     assert low < float(row.consensus_change) < high
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [0.9, 0.7])
 @pytest.mark.parametrize("name", ["attention updates", "feed-forward updates", "all updates"])
 def test_scaled_updates_are_scaled_output_weights(table: xr.Dataset, name: str, factor: float) -> None:
@@ -213,6 +214,7 @@ def test_at_an_unknown_cost_no_remedy_is_recommended() -> None:
     assert "at an estimated cost of at most 0.02." in known.attrs["summary"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "settings", "name", "words"),
     [

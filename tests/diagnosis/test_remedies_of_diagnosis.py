@@ -37,6 +37,7 @@ def tables_of(result: Diagnosis) -> tuple[xr.Dataset, xr.Dataset]:
     return result.remedies, result.joint
 
 
+@pytest.mark.long
 def test_the_numbers_are_those_of_the_functions(network: Any, measured: Diagnosis) -> None:
     remedies, joint = tables_of(measured)
     alone, sets = td.remedies(network, PROMPTS), td.joint_levers(network, PROMPTS)
@@ -45,6 +46,7 @@ def test_the_numbers_are_those_of_the_functions(network: Any, measured: Diagnosi
     assert (joint.attrs["singles"], joint.attrs["sets"]) == (sets.singles, sets.sets)
 
 
+@pytest.mark.long
 def test_words_and_page_have_them(measured: Diagnosis) -> None:
     remedies, joint = tables_of(measured)
     assert bool(remedies.recommended.any()) == (measured.verdict.state in ("drawing together", "consensus"))

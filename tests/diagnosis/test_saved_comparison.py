@@ -41,6 +41,7 @@ def saved(comparison: Comparison, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_a_comparison_opens_as_it_was_saved(comparison: Comparison, saved: Path, tmp_path: Path, format: str) -> None:
@@ -74,6 +75,7 @@ def test_a_page_is_made_from_what_was_saved(comparison: Comparison, saved: Path)
     assert page_of(td.Comparison.open(saved)) == page_of(comparison)
 
 
+@pytest.mark.long
 def test_what_is_infinite_comes_back_infinite(comparison: Comparison, saved: Path) -> None:
     for entry in (comparison, Comparison.open(saved)):
         assert entry.partings[0] is not None
@@ -81,6 +83,7 @@ def test_what_is_infinite_comes_back_infinite(comparison: Comparison, saved: Pat
         assert entry.partings[0].largest.size == np.inf
 
 
+@pytest.mark.long
 def test_what_was_not_compared_is_none_again(tiny: Callable[..., Checkpoint], tmp_path: Path) -> None:
     narrow = td.compare(tiny("gpt2"), network("gpt2"), texts=PROMPTS, weights=False)
     narrow.save(tmp_path / "out")

@@ -57,6 +57,7 @@ def test_datasets_read_back_as_they_were(measured: Diagnosis, tmp_path: Path, fo
         assert back.attrs == table.attrs
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_a_diagnosis_opens_as_it_was_saved(measured: Diagnosis, tmp_path: Path, format: str) -> None:
@@ -106,6 +107,7 @@ def test_a_folder_of_a_time_before_it_opens(few: Diagnosis, tmp_path: Path) -> N
     assert_same(Diagnosis.open(tmp_path), replace(few, deeper=None))
 
 
+@pytest.mark.long
 def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
     diagnosis = diagnose(network_of("fnet")[0], [[5, 9, 33, 21], [7]])
     diagnosis.save(tmp_path)
@@ -113,6 +115,7 @@ def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
     assert "no softmax of products" in Diagnosis.open(tmp_path).audit_refused
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_a_report_is_written_from_what_was_measured(measured: Diagnosis, tmp_path: Path) -> None:
     measured.save(tmp_path / "out")
@@ -209,6 +212,7 @@ def saved(few: Diagnosis, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, damage: str) -> None:
@@ -233,6 +237,7 @@ def test_netcdf_without_its_library_is_refused_with_the_extra_to_install(monkeyp
         saving.data_file_names("netcdf")
 
 
+@pytest.mark.long
 def test_the_summary_is_strict_json_with_null_for_what_is_undefined(few: Diagnosis, tmp_path: Path) -> None:
     few.save(tmp_path)
     text = (tmp_path / "diagnosis.json").read_text()
@@ -246,6 +251,7 @@ def test_the_summary_is_strict_json_with_null_for_what_is_undefined(few: Diagnos
     assert {entry["name"] for entry in read["conventions"]} >= {"Value map", "Sinks", "Norm folding", "Scaling"}
 
 
+@pytest.mark.long
 def test_a_failure_while_saving_keeps_what_was_there(
     few: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

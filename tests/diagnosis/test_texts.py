@@ -37,6 +37,7 @@ def test_a_text_is_short_enough_for_a_context_of_256_bytes(name: str) -> None:
     assert 100 <= len(default_texts()[name].encode()) <= 250
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 @pytest.mark.parametrize("model", ["smollm2", "minilm"])
 def test_a_trained_tokenizer_reads_every_text_in_some_dozens_of_tokens(model: str) -> None:

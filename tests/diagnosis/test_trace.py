@@ -313,6 +313,7 @@ def test_a_sink_has_no_place_in_the_plane(tiny: Callable[..., Checkpoint]) -> No
     assert np.isfinite(table.position[:, 1:]).all()
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 def test_smollm2_numbers_on_the_museum_sentence() -> None:
     expected = {

@@ -52,6 +52,7 @@ def silenced(network: Any, layer: int) -> Any:
     return edited
 
 
+@pytest.mark.long
 def test_the_effect_on_an_undone_consensus_is_stated() -> None:
     network = undone(again=False)
     diagnosis = diagnosed(network)
@@ -67,6 +68,7 @@ def test_the_effect_on_an_undone_consensus_is_stated() -> None:
     assert "falls to" not in dict(diagnosis.verdict.lines)["Why"]
 
 
+@pytest.mark.long
 def test_of_two_rises_the_lever_is_that_of_the_one_that_lasts() -> None:
     network = undone(again=True)
     diagnosis = diagnosed(network)
@@ -82,6 +84,7 @@ def test_of_two_rises_the_lever_is_that_of_the_one_that_lasts() -> None:
     assert "where the tokens are in consensus" not in levers.text
 
 
+@pytest.mark.long
 def test_a_consensus_that_lasts_is_not_said_to_be_undone() -> None:
     built = next(case for case in BUILT if case.name == "point by layer 1")
     diagnosis = diagnosed(built.network(), built.prompts())

@@ -139,6 +139,7 @@ def test_a_part_that_causes_most_of_a_small_rise_does_not_read_zero() -> None:
     assert _causes({**few, "the attention of layer 1": 0.04}).startswith(" The attention of layer 1 contributes +0.04 ")
 
 
+@pytest.mark.long
 def test_how_sure_it_is_follows_the_intervals_and_names_the_texts(measured: xr.Dataset) -> None:
     sure = judge(None, with_end(measured, consensus_relative=0.3)).details[0].text
     assert sure.startswith("Based on 4 texts (“one”, “two”, “three” and “four”); the verdict is the same throughout")
@@ -382,6 +383,7 @@ def detail(table: xr.Dataset, figure: str, place: int = 0) -> str:
     return [finding.text for finding in detailed_findings(table, ()) if finding.figure == figure][place]
 
 
+@pytest.mark.long
 def test_a_plateau_has_no_single_worst_layer(measured: xr.Dataset) -> None:
     """Equal as written, or within the interval; a layer outside it, or of another state, is not named."""
     table = with_end(measured, consensus_relative=0.9)
@@ -502,6 +504,7 @@ def test_no_interval_of_a_share_leaves_0_to_1(measured: xr.Dataset) -> None:
         assert "–1.4" not in text
 
 
+@pytest.mark.long
 def test_one_direction_for_all_texts_says_what_is_left_of_a_token(measured: xr.Dataset) -> None:
     table = with_end(measured, common=0.97)
     table.shares.loc[{"share": "own"}] = 0.02
@@ -606,6 +609,7 @@ def test_smollm2_draws_together_and_its_first_token_is_both_massive_and_an_atten
     )
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 def test_minilm_draws_together() -> None:
     from tokendynamics.diagnosis.texts import default_texts
@@ -661,6 +665,7 @@ def test_the_shares_are_said_not_to_show_a_line(measured: xr.Dataset) -> None:
         assert (words in text) == (state == "rank collapse")
 
 
+@pytest.mark.long
 def test_tokens_of_all_texts_in_one_direction_are_not_said_to_stay_distinct(measured: xr.Dataset) -> None:
     """κ′ is what is left beside the common direction: it says little of tokens that nearly agree in all texts."""
     table = with_end(measured, consensus_relative=0.45, common=0.997)

@@ -86,6 +86,7 @@ def test_a_checkpoint_under_a_variant_is_one_more_model() -> None:
     assert page.first_part == "feed_forward"
 
 
+@pytest.mark.long
 def test_a_change_of_a_changed_network_keeps_what_was_changed() -> None:
     ckpt, texts = td.load(_with_head("llama")), _texts()
     table = td.what_if(ckpt.under({"layer 1 feed_forward": 0.5}), texts, {"feed_forward": 0.5})
@@ -109,6 +110,7 @@ def test_gates_weight_a_variant_and_not_the_network() -> None:
     torch.testing.assert_close(torch.stack(one.states)[:, 0], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "cohere"])
 def test_passes_with_logits_have_the_states_of_passes_without(family: str) -> None:
     network = _with_head(family)
@@ -255,6 +257,7 @@ def test_directions_are_projected_out_as_by_hand(layer: int) -> None:
     assert bool(again.isfinite().all())
 
 
+@pytest.mark.long
 def test_the_common_direction_projected_out_leaves_little_common() -> None:
     network, prompts = of_heads("llama"), of_heads_ids(6)
     direction = td.shared_directions(network, prompts, sinks=()).vector.sel(direction="common", layer=3)

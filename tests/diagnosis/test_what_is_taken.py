@@ -58,6 +58,7 @@ class Written(td.Texts):
         return td.Texts(self.texts[place], special_tokens=self.special_tokens)
 
 
+@pytest.mark.long
 @pytest.mark.few(9)
 @pytest.mark.parametrize("name", [name for name in READS if name not in WITHOUT_TEXTS])
 def test_texts_with_options_are_taken_wherever_texts_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +88,7 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", READS)

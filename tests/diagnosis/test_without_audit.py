@@ -41,6 +41,7 @@ def text_of(page: str) -> str:
     return re.sub(r"<[^>]*>", " ", re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", page)).replace("&#39;", "'")
 
 
+@pytest.mark.long
 def test_the_diagnosis_has_the_trace_and_the_reason(result: Diagnosis) -> None:
     assert isinstance(result.audit, Refused)
     assert result.audit_refused == REASON
@@ -55,6 +56,7 @@ def test_the_diagnosis_has_the_trace_and_the_reason(result: Diagnosis) -> None:
     assert not {"layers", "value_map", "fold_norms", "singular"} & result.manifest["parameters"].keys()
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_saved_has_no_audit_and_says_why(result: Diagnosis, format: Any, tmp_path: Path) -> None:
@@ -85,6 +87,7 @@ def test_the_page_says_it_once_and_draws_nothing_of_the_weights(result: Diagnosi
     assert "3 layers × dim 48" in text
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_a_network_with_factors_says_nothing_of_it() -> None:
     diagnosis = td.diagnose(network_of("llama")[0], PROMPTS)

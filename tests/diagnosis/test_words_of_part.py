@@ -68,6 +68,7 @@ def on(result: Comparison, words: str) -> str:
     return next(sentence.text for sentence in result.sentences if words in sentence.text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "unmatched"),
     [
@@ -95,6 +96,7 @@ def test_tensors_that_one_layer_lacks_are_named_with_it() -> None:
     assert "one name and shape: mlp.down_proj.weight in layer 2, mlp.down_proj.up" in text
 
 
+@pytest.mark.long
 def test_codes_of_packed_weights_are_stored_tensors() -> None:
     one, two = with_projections(Packed), with_projections(Packed)
     assert on(compared(one, two), "tored tensors") == (
@@ -126,6 +128,7 @@ def test_a_layer_that_was_not_compared_is_no_layer_that_differs() -> None:
     assert where_differing([1, 3], np.array([True, True, True])) == "only in layers 1, 3"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", [True, False])
 def test_states_are_equal_up_to_the_depth_of_both(weights: bool) -> None:
     whole = healthy("gpt2", 1)
@@ -142,6 +145,7 @@ def test_states_are_equal_up_to_the_depth_of_both(weights: bool) -> None:
     assert "at the end" not in words
 
 
+@pytest.mark.long
 def test_states_of_excluded_tokens_are_not_called_equal() -> None:
     """The last token of every text is massive and has another embedding: no counted token reads it."""
     one = network("gpt2")
@@ -166,6 +170,7 @@ def test_earlier_states_are_those_of_the_tokens_that_count() -> None:
     assert "All earlier states of the compared tokens are equal to the last bit." in words[1]
 
 
+@pytest.mark.long
 def test_matrices_are_equal_where_all_are() -> None:
     whole = healthy("llama", 1)
     assert "b lacks layer 3 of a; the matrices of its other blocks are equal." in str(

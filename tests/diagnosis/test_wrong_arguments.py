@@ -124,6 +124,7 @@ def test_a_diagnosis_is_saved_to_a_path_and_nothing_else(tiny: Tiny, tmp_path: P
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_refused_before_it_is_computed(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     dense, large = tiny("bloom"), tiny("gpt2", n_embd=1 << 12)
     monkeypatch.setattr(memory, "installed_memory", lambda: 1 << 27)

@@ -33,6 +33,7 @@ def result() -> Diagnosis:
     return td.diagnose(network_of("llama")[0], PROMPTS, **ALONE)
 
 
+@pytest.mark.long
 def test_the_untrained_network_is_traced_on_the_same_texts(result: Diagnosis) -> None:
     twin = untrained_twin(td.load(network_of("llama")[0]), 0)
     traced = td.trace(twin, PROMPTS)
@@ -102,6 +103,7 @@ def test_nothing_is_traced_where_that_was_not_requested() -> None:
     assert "untrained" not in str(diagnosis).lower()
 
 
+@pytest.mark.long
 def test_an_untrained_network_has_no_baseline_unless_it_is_asked_for(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("llama", 4)
     diagnosis = td.diagnose(ckpt, PROMPTS, **ALONE)
@@ -138,6 +140,7 @@ def test_a_network_without_a_configuration_says_so() -> None:
         td.diagnose(ckpt, PROMPTS, **ALONE, baseline="untrained")
 
 
+@pytest.mark.long
 def test_a_configuration_of_another_network_is_no_baseline() -> None:
     network = network_of("llama")[0]
     network.config.num_hidden_layers += 1
@@ -152,6 +155,7 @@ def test_one_text_has_nothing_to_compare() -> None:
     assert diagnosis.baseline_refused == "κ′ of this network is undefined"
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_it_is_saved_and_opened(result: Diagnosis, tmp_path: Path, format: str) -> None:
@@ -164,6 +168,7 @@ def test_it_is_saved_and_opened(result: Diagnosis, tmp_path: Path, format: str) 
     assert summary["baseline"]["random_seed"] == 0
 
 
+@pytest.mark.long
 def test_folders_written_before_open_without_it(result: Diagnosis, tmp_path: Path) -> None:
     result.save(tmp_path)
     summary = json.loads((tmp_path / "diagnosis.json").read_text())
@@ -210,6 +215,7 @@ def test_the_common_share_is_compared_where_it_decides_the_state() -> None:
     assert "ends at" not in what
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "half"), [("T5", "encoder"), ("T5", "decoder"), ("Bart", "encoder"), ("Bart", "decoder")]

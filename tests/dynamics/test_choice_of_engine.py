@@ -241,6 +241,7 @@ def test_a_method_that_is_given_or_not_chosen_by_tolerance_has_no_note(options):
     assert run.parameters["method"] == options.get("method", "dopri5")
 
 
+@pytest.mark.long
 def test_the_method_that_is_taken_is_no_less_accurate_and_needs_less_work_than_the_other():
     attention = td.Attention(RNG.normal(size=(3, 3)), RNG.normal(size=(3, 3)))
     flow, start, times = td.Flow(attention, td.Sphere()), RNG.normal(size=(8, 6, 3)), [0.0, 8.0]

@@ -50,6 +50,7 @@ def test_token_1_of_a_causal_flow_is_the_projected_exponential(space, engine):
     np.testing.assert_allclose(computed, wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", FEW_COMPILED)
 def test_token_1_of_figure_4_does_not_feel_the_gates(engine):
     gates = {"amplitude": 2.0, "frequency": np.pi * np.array([10.0, 10.0, 6.0]), "phase": [np.pi / 2, 0.0, np.pi / 2]}

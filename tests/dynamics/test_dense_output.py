@@ -23,6 +23,7 @@ def example(request):
     return system, rng.normal(size=(4, 3)), np.sort(np.concatenate([[0.0, 3.0], rng.uniform(0.0, 3.0, size=98)]))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
@@ -39,6 +40,7 @@ def test_values_at_a_hundred_random_times_equal_runs_that_end_there(example, eng
     assert flow.space.defect(run.states) <= 1e-14
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_output_times_do_not_change_the_steps(example, engine):
@@ -66,6 +68,7 @@ def test_output_times_within_a_step_of_order_8_cost_three_right_hand_sides(examp
     assert accepted / 2 <= extra / 3 <= accepted
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled"])

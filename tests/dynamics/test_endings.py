@@ -58,6 +58,7 @@ POLES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "engine"), POLES)
 def test_a_pole_is_divergence_in_every_engine(name, engine):
@@ -100,6 +101,7 @@ def test_a_pole_is_divergence_in_single_precision(engine):
     assert np.isfinite(run_result.states).all()
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_exponential_growth_past_the_bound_is_divergence(engine):
@@ -134,6 +136,7 @@ def test_logits_that_overflow_at_the_start_are_not_finite(engine, space):
     assert float(run_result.end_times) == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("space", [pytest.param(Free(), marks=pytest.mark.slow), Sphere()])
 def test_steps_that_vanish_at_bounded_states_are_no_divergence(space):
     # A jump nobody knows of, at a time so late that one unit of it is a step too long for the tolerance.

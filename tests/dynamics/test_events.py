@@ -131,6 +131,7 @@ def test_events_see_the_time_of_the_schedules_across_jumps():
     np.testing.assert_allclose(run.tensor[:, 0, 0], [1.0, math.e, 1.0, math.e], rtol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", [*ENGINES, "layers"])
 def test_free_states_that_overflow_end_as_diverged_with_finite_numbers(engine):

@@ -96,6 +96,7 @@ def test_weights_that_are_no_numbers_are_refused_and_an_offset_mends_it() -> Non
     assert str(run.status) == "reached the horizon"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["batched", "compiled"])
 def test_tokens_that_run_to_infinity_in_free_space_say_so(engine: Engine) -> None:
     run = td.simulate(flow(space=td.Free()), 2 * EYE, [0.0, 5.0], engine=engine)
@@ -155,6 +156,7 @@ def _alone(beta: float, **options: Any) -> td.Flow:
     return td.Flow(td.Attention([[beta]], [[1.0]], weights="exponential", normalization="plain"), td.Free(), **options)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["batched", "compiled"])
 @pytest.mark.parametrize(("beta", "begin"), [(1.0, 1.0), (0.2, 2.0), (25.0, 0.3)])
@@ -198,6 +200,7 @@ _QK = [[[-2.5, -11.5], [0.0, 4.5]], [[5.0, -2.5], [11.0, 9.5]], [[-1.0, -1.0], [
 _OV = [[[0.2, 1.2], [1.2, -0.5]], [[-0.5, -0.5], [0.0, 0.1]], [[-0.4, 0.8], [0.0, 0.0]]]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["dopri5", "dop853"])
 def test_a_token_that_falls_to_a_point_of_rest_faster_than_the_time_resolves_does_not_diverge(method: str) -> None:

@@ -37,6 +37,7 @@ def box(t: float) -> float:
     return 2.0 * (50.0 < t < 50.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_box_between_two_output_times_may_be_missed_and_the_run_says_so(engine):
     run = gated(box, engine=engine)
@@ -45,6 +46,7 @@ def test_a_box_between_two_output_times_may_be_missed_and_the_run_says_so(engine
     assert grown(dense) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
@@ -57,6 +59,7 @@ def test_a_longest_step_or_declared_jumps_find_the_box(engine, options):
     assert any(MISSED in note for note in run.notes) is ("max_step" not in options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["rk4", "dopri5"])
 def test_fixed_steps_end_at_declared_jumps(method):
     run = gated(box, step=0.3, method=method, jumps=[50.0, 50.5])
@@ -74,6 +77,7 @@ def test_a_smooth_bump_is_seen_at_output_times_as_dense_as_it(engine):
     assert grown(run) == pytest.approx(math.sqrt(math.pi), abs=1e-5)
 
 
+@pytest.mark.long
 def test_many_output_times_do_not_spend_the_budget():
     run = gated(lambda t: 0.01, times=np.linspace(0, 1, 4_001), engine="batched", max_steps=600)
     assert str(run.status) == "reached the horizon"

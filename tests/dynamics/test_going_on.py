@@ -48,6 +48,7 @@ def test_two_runs_are_the_run_in_one_go(engine, space, qk):
     np.testing.assert_array_equal(one.states[:, 1:], rest.states)
 
 
+@pytest.mark.long
 def test_systems_that_ended_keep_their_end_and_are_not_run():
     ov = np.array([2.0, -1.0, 0.1])[:, None, None, None] * EYE
     flow, start = Flow(Attention(EYE, ov), Free()), np.tile([[[1.0, 0.0, 0.0]]], (3, 1, 1))

@@ -50,6 +50,7 @@ def test_the_reference_solutions_are_there():
     }
 
 
+@pytest.mark.long
 @pytest.mark.few(6)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(("engine", "path"), RUNS)

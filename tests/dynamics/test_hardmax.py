@@ -254,6 +254,7 @@ def drawn(systems: int = 3) -> tuple[Flow, np.ndarray]:
     return hardmax(root @ root.T, 0.3 * rng.normal(size=(3, 3))), rng.normal(size=(systems, 5, 3))
 
 
+@pytest.mark.long
 def test_a_batch_is_its_systems_and_a_run_that_goes_on_is_the_whole_run(tmp_path):
     flow, x = drawn()
     times = [0.0, 0.4, 0.8, 1.2]
@@ -338,6 +339,7 @@ def test_tolerances_and_gradients_are_refused():
         simulate(hardmax(EYE, [[1.0, 0.0], [0.0, 2.0]]), EYE, [0.0, 1.0], frame="rescaled")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frame", ["tokens", "rescaled"])
 def test_tokens_that_repel_each_other_diverge_and_do_not_become_no_numbers(frame):
     # Each sees the other alone, x' = −(x of the other): the difference of both grows like e^t, rescaled like e^2t.

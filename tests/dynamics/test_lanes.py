@@ -223,6 +223,7 @@ def _copy(out_values, number, place, row):
             out_values[number, a, lane] = place[WIDTH * a + lane]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("dim", [2, 5])
 def test_rows_are_the_vectors_of_linear_algebra_in_every_lane(dim: int):
@@ -243,6 +244,7 @@ def test_rows_are_the_vectors_of_linear_algebra_in_every_lane(dim: int):
         np.testing.assert_allclose(computed[8, 0], (x * y).sum(axis=0), rtol=0, atol=8 * dim * EPS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dim", [5])
 def test_products_are_rounded_as_sums_of_products_may_be(dim: int):
     """No more than a rounding for each product and sum, also where nearly everything cancels."""

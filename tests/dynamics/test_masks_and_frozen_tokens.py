@@ -99,6 +99,7 @@ def test_the_jacobian_is_that_of_differences(space: str, weights: Any, frozen: t
     assert float(expected[:, list(frozen)].abs().sum()) == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("space", SPACES)
 def test_engines_agree_and_leave_frozen_tokens_where_they_are(space: str) -> None:

@@ -180,6 +180,7 @@ def test_tokens_at_equal_angles_follow_two_equations(scheme: str) -> None:
     np.testing.assert_allclose(np.stack([cosines, lengths], axis=-1), kept, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_rate_over_time_is_a_change_of_time() -> None:
     parts, x = drawn()
     passed = [quad(lambda t: 1 / (1 + t) ** 2, 0, end)[0] for end in TIMES]
@@ -192,6 +193,7 @@ def test_a_rate_over_time_is_a_change_of_time() -> None:
     torch.testing.assert_close(scaled.tensor, other.tensor, rtol=0, atol=1e-8)
 
 
+@pytest.mark.long
 def test_a_switch_is_one_run_after_the_other() -> None:
     parts, x = drawn()
     once = td.simulate(flow_of("mix", parts), x, [0.0, SWITCH, 3.0], **TIGHT)

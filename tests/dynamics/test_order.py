@@ -73,6 +73,7 @@ def slope(sizes: np.ndarray, errors: Sequence[Any]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("retraction", [True, False])
@@ -108,6 +109,7 @@ def test_the_pair_of_order_8_has_its_order(space, retraction):
     assert slope(HORIZON / steps, errors) == pytest.approx(8, abs=0.3)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("method", "order", "lengths"), [("dop853", 7, (0.16, 0.13, 0.1)), ("dopri5", 4, (0.1, 0.07, 0.05))]
@@ -138,6 +140,7 @@ ALL_ERRORS: dict[str, Any] = {"engine": "compiled", "rtol": 1e12, "atol": 1e12}
 """The step grows tenfold from a small one, until something else bounds it."""
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(
@@ -173,6 +176,7 @@ def test_compiled_steps_are_those_of_the_fixed_engine(space, method):
     np.testing.assert_allclose(run.states[:, -1], fixed_run.states[:, -1], rtol=0, atol=1e-13 * pieces * scale)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("space", [pytest.param("free", marks=pytest.mark.slow), "sphere", "ellipsoid"])
 def test_layers_approach_the_flow_at_first_order(space):
     system, start, exact = example(space)

@@ -63,6 +63,7 @@ def test_what_would_come_after_the_end_is_not_recorded(engine):
     assert float(run.recorded.times[0, 0, 0]) == pytest.approx(math.log(2), abs=1e-6)
 
 
+@pytest.mark.long
 def test_without_recorded_events_nothing_is_recorded_and_ends_are_the_same():
     run = simulate(FLOW, START, [0.0, 6.0], events=[NormAbove(2.0)])
     assert run.recorded is None

@@ -167,6 +167,7 @@ def test_without_logits_tokens_decay_to_their_mean(engine: Engine) -> None:
         np.testing.assert_allclose(run.tensor[:, index].numpy(), wanted, atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", CONTROLLED)
 def test_two_opposite_tokens_have_the_limit_of_their_integral(engine: Engine) -> None:
@@ -183,6 +184,7 @@ def test_two_opposite_tokens_have_the_limit_of_their_integral(engine: Engine) ->
     assert str(run.status) == "reached the horizon"
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", CONTROLLED)
 def test_where_exponentials_overflow_tokens_are_at_their_hardmax(engine: Engine) -> None:
@@ -200,6 +202,7 @@ def test_where_exponentials_overflow_tokens_are_at_their_hardmax(engine: Engine)
     assert str(plain.status) == "diverged"
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["batched", "stiff"])
 def test_the_growth_that_qk_sees_counts_and_not_the_largest(engine: Engine) -> None:
@@ -217,6 +220,7 @@ def test_the_growth_that_qk_sees_counts_and_not_the_largest(engine: Engine) -> N
     assert abs(top - bottom).max() > 0.5
 
 
+@pytest.mark.long
 def test_times_below_zero_and_runs_that_continue_have_one_clock() -> None:
     """z = exp(−t V) x with the time itself: z(t0) is the start, whatever t0 is."""
     of, times = flow(QK, SYMMETRIC), np.array([-1.0, 0.0, 1.5])
@@ -231,6 +235,7 @@ def test_times_below_zero_and_runs_that_continue_have_one_clock() -> None:
         td.simulate(of, first, [3.0])
 
 
+@pytest.mark.long
 def test_coordinates_in_the_span_of_few_tokens_give_the_same() -> None:
     wide = torch.from_numpy(np.random.default_rng(5).normal(size=(2, 4, 40)))
     qk = np.random.default_rng(6).normal(size=(40, 40)) / 6
@@ -242,6 +247,7 @@ def test_coordinates_in_the_span_of_few_tokens_give_the_same() -> None:
         torch.testing.assert_close(run.tensor, fixed.tensor, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "engine", [pytest.param(one, marks=pytest.mark.slow if one == "compiled" else ()) for one in ENGINES]
@@ -367,6 +373,7 @@ frame = "rescaled"
 """
 
 
+@pytest.mark.long
 def test_a_specification_file_has_a_frame_and_its_page_says_so(tmp_path: Path) -> None:
     simulation = td.specification.run(parse(SPECIFICATION, "a.toml"))
     assert simulation.trajectory.frame == "rescaled"

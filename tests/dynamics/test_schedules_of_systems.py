@@ -59,6 +59,7 @@ def of_system(part, index, axes):
 QUICK = ("phase over the second axis", "matrix and gates along different axes")
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_gates_of_systems_are_the_systems_one_by_one(engine, name):
         np.testing.assert_allclose(together.states[index], alone.states, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["periodic", "callable", "factored", "absolute"])
@@ -167,6 +169,7 @@ def test_a_list_of_schedules_runs_in_every_engine(engine, name):
     np.testing.assert_allclose(run.states, plain.states, rtol=0, atol=2e-2 if engine == "fixed" else 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beside", [lambda t: MATRIX[1] * math.cos(t), over(*SYSTEMS, 1, DIM, DIM)])
 def test_one_head_of_a_list_may_differ_between_systems(beside):
     amplitude = over(*SYSTEMS, 1, DIM)

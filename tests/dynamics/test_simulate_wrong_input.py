@@ -283,6 +283,7 @@ def test_remark_5_1_asks_for_one_constant_head_and_its_own_metric():
         Flow(Attention(EYE, two[:, None]), Ellipsoid(np.stack([1e12 * EYE, 2 * EYE])), "remark_5_1")
 
 
+@pytest.mark.long
 def test_a_function_of_time_is_checked_at_every_time():
     def shrinking(t: float) -> np.ndarray:
         return np.eye(3) if t < 0.5 else np.eye(2)

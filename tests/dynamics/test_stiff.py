@@ -45,6 +45,7 @@ def solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return request.param
 
 
+@pytest.mark.long
 def test_one_free_token_follows_the_exponential_of_ov(solver: str) -> None:
     ov, x0 = drawn(3, 3, seed=1), drawn(1, 3, seed=2)
     times = torch.linspace(0, 3, 7, dtype=torch.float64)
@@ -147,6 +148,7 @@ def test_an_event_that_holds_at_the_start_ends_the_run_there() -> None:
     assert int(run.counts["accepted"]) == 0
 
 
+@pytest.mark.long
 def test_exponential_growth_ends_as_diverged_and_without_overflow() -> None:
     flow = Flow(Attention(identity(1), identity(1)), Free())
     run = simulate(flow, [[1.0]], [0.0, 10.0, 1e9], engine="stiff", **TIGHT)
@@ -174,6 +176,7 @@ def test_a_field_that_stops_being_finite_ends_the_run_there() -> None:
     assert run.tensor.flatten().tolist() == [1e10] * 3
 
 
+@pytest.mark.long
 def test_an_interruption_keeps_every_system_where_it_was(solver: str) -> None:
     calls = 0
 

@@ -84,6 +84,7 @@ def test_states_and_flow_come_back_whatever_the_flow(number, tmp_path, unchecked
         torch.testing.assert_close(opened.flow.velocity(start, t), flow.velocity(start, t), rtol=0, atol=1e-14)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["zarr", "nc"])
 def test_remark_5_1_batches_and_matrices_of_each_system_come_back(suffix, tmp_path):
     ov = torch.eye(4).double() + 0.3 * normal(2, 3, 1, 4, 4, seed=30)
@@ -165,6 +166,7 @@ def test_saving_replaces_a_store_and_nothing_else(tmp_path):
     assert (folder / "kept.txt").read_text() == "mine"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["run.zarr", "run.nc"])
 def test_something_else_is_replaced_only_on_request(tmp_path, name):
     run = simulate(Flow(Attention(np.eye(2), np.eye(2)), Sphere()), [[1.0, 0.0], [0.6, 0.8]], [0.0, 1.0])

@@ -39,6 +39,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_drawing, "_CHARTS", _drawing.ContextVar("charts", default=None))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("anew")
 def test_a_block_has_one_process_that_ends_with_it() -> None:
     with drawing():
@@ -55,6 +56,7 @@ def test_a_block_has_one_process_that_ends_with_it() -> None:
     assert first.startswith("<svg")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("anew")
 def test_the_next_chart_is_drawn_by_another_process() -> None:
     with drawing():
@@ -69,6 +71,7 @@ def test_the_next_chart_is_drawn_by_another_process() -> None:
         assert svg_of(CHART).startswith("<svg")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("anew")
 def test_what_cannot_be_drawn_is_an_error_of_the_page() -> None:
     with pytest.raises(PageError, match="ValueError"):

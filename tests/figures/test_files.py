@@ -50,6 +50,7 @@ def test_png_has_the_printed_size(figure: Figure, tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.long
 def test_svg_is_xml_with_text_as_text_and_nothing_but_vectors(figure: Figure, tmp_path: Path) -> None:
     root = ET.fromstring(figures.save(figure, tmp_path / "figure.svg").read_text())  # noqa: S314 - our own file
     space = "{http://www.w3.org/2000/svg}"
@@ -61,6 +62,7 @@ def test_svg_is_xml_with_text_as_text_and_nothing_but_vectors(figure: Figure, tm
     assert "date" not in {element.tag.rpartition("}")[2] for element in root.iter()}
 
 
+@pytest.mark.long
 def test_pdf_embeds_its_fonts_and_holds_no_picture(figure: Figure, tmp_path: Path) -> None:
     pdf = figures.save(figure, tmp_path / "figure.pdf").read_bytes()
     assert pdf.startswith(b"%PDF-")
@@ -70,6 +72,7 @@ def test_pdf_embeds_its_fonts_and_holds_no_picture(figure: Figure, tmp_path: Pat
     assert b"CreationDate" not in pdf
 
 
+@pytest.mark.long
 def test_a_pdf_with_a_formula_says_nothing_of_its_fonts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = figures.save(figures.over_time([0.0, 1.0], [1.0, 0.5], r"$\kappa'$"), tmp_path / "figure.pdf")
     assert b"Cmsy10" in path.read_bytes()  # a font of matplotlib whose date is 0
@@ -137,6 +140,7 @@ def test_a_failure_keeps_the_older_file(figure: Figure, tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.long
 def test_gif_has_one_frame_for_each_saved_state_and_takes_its_time(converging: Find, tmp_path: Path) -> None:
     states = converging(np.eye(3), steps=7)
     small: dict[str, Any] = {"space": Sphere(), "frames_per_second": 15, "dots_per_inch": 60}
@@ -153,6 +157,7 @@ def test_gif_has_one_frame_for_each_saved_state_and_takes_its_time(converging: F
     assert again.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.long
 def test_the_last_frame_is_the_still_picture(plane: np.ndarray, tmp_path: Path) -> None:
     """Every blue pixel of the still is blue in the film: the same lines at the same places."""
     moving = figures.animate(plane, tmp_path / "run.gif", dots_per_inch=100)
@@ -224,6 +229,7 @@ def ffmpeg() -> str:
     return find_ffmpeg()
 
 
+@pytest.mark.long
 def test_mp4_holds_every_frame(converging: Find, tmp_path: Path, ffmpeg: str) -> None:
     states = converging(np.eye(3), steps=6)
     options: dict[str, Any] = {"space": Sphere(), "frames_per_second": 12, "dots_per_inch": 61}

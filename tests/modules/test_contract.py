@@ -277,6 +277,7 @@ def test_bfloat16_parameters_and_autocast_build_in_float32() -> None:
         assert {part.dtype for part in layer.bfloat16().weights()[1:3]} == {torch.float32}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("regime", "form", "backend"),
     [

@@ -207,6 +207,7 @@ def test_circuits_are_what_the_layer_does():
     torch.testing.assert_close(heads.mix(states, 0.0), layer(states).detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["congruence", "solve"])
 def test_theorems_3_1_and_3_4_hold_for_built_symmetric_layers(form):

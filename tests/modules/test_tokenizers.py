@@ -17,6 +17,7 @@ BYTES = byte_tokenizer()
 VOCABULARY = {"the": 0, "<eos>": 1, ",": 2, "don't": 3, "<unk>": 4, "Ünal": 5}
 
 
+@pytest.mark.long
 @given(st.text())
 def test_ids_are_the_bytes_of_the_text_and_every_text_comes_back(text):
     ids = BYTES(text)["input_ids"]

@@ -229,6 +229,7 @@ def test_a_live_model_is_traced_and_audited():
     np.testing.assert_allclose(selected, wanted, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_a_saved_model_is_read_with_its_processor_as_any_other(tmp_path):
     model = taught(made(regime="intermediate", norms="post", output="identity"))
     model.save_pretrained(tmp_path / "model")

@@ -84,6 +84,7 @@ def test_blocks_of_rows_count_what_all_pairs_at_once_do(pairs, angle, monkeypatc
     assert clusters(x, angle).tolist() == wanted.tolist()
 
 
+@pytest.mark.long
 def test_many_tokens_are_counted_without_a_matrix_of_all_pairs():
     x, arcs = _chains(2500)
     largest = 0

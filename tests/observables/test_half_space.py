@@ -72,6 +72,7 @@ random_sets = given(
 )
 
 
+@pytest.mark.long
 @random_sets
 @settings(max_examples=400, derandomize=True)
 def test_the_margin_is_positive_exactly_when_a_linear_program_separates(kind, tokens, dim, seed):
@@ -85,6 +86,7 @@ def test_the_margin_is_positive_exactly_when_a_linear_program_separates(kind, to
         assert separation <= math.sqrt(x.shape[1]) * margin + 1e-9
 
 
+@pytest.mark.long
 @random_sets
 @settings(max_examples=400, derandomize=True)
 def test_the_direction_satisfies_the_optimality_conditions(kind, tokens, dim, seed):
@@ -182,6 +184,7 @@ def test_many_tokens_in_many_dimensions_reach_optimality():
     assert margin * weights.sum() == pytest.approx(1, rel=1e-10)
 
 
+@pytest.mark.long
 def test_the_chance_of_a_common_half_space_is_the_one_of_wendel():
     # 5 tokens in 3 dimensions: 2^{-4}·(1 + 4 + 6) = 11/16.
     x = np.random.default_rng(3).standard_normal((2000, 5, 3))

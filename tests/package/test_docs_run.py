@@ -85,6 +85,7 @@ SHORTENED = {
 """What is replaced in the code of documents: 40 steps of SmolLM2 on 29 pages take minutes, fewer run the same code."""
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in BLOCKS])
 def test_the_python_of_a_document_runs(

@@ -168,6 +168,7 @@ _MISTAKEN: dict[str, tuple[str, Any]] = {
 """Values that some calls took for others, or without looking at them."""
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", _MISTAKEN)
 def test_values_are_not_taken_for_others(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

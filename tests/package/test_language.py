@@ -43,6 +43,7 @@ def _files(place: str) -> list[Path]:
     return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in TEXTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES)
 def test_listed_phrases_do_not_occur(place: str) -> None:
     occurrences = [
@@ -87,6 +88,7 @@ def vague_names_in(source: str) -> list[tuple[int, str]]:
     return sorted((line, name) for line, name in named if name in VAGUE)
 
 
+@pytest.mark.long
 def test_names_that_do_not_say_what_they_hold_become_fewer() -> None:
     library, places = ROOT / "src" / "tokendynamics", defaultdict[str, list[str]](list)
     for path in [*library.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:

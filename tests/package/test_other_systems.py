@@ -54,6 +54,7 @@ def test_processors_are_counted_without_affinity(monkeypatch: pytest.MonkeyPatch
     assert resources.usable_processors() == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity of processes")
 def test_processors_are_those_that_the_process_may_use() -> None:
     program = (
@@ -155,6 +156,7 @@ for name in ("provenance.swap", "training.folder", "cli", "sweeps.study._running
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_texts_are_read_and_written_in_utf_8_whatever_the_system_prefers() -> None:
     """Python says where an encoding is left to the system, which is a code page on Windows."""
     program = "from tokendynamics.specification.examples import example_text; example_text('fig3')"

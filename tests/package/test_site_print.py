@@ -44,6 +44,7 @@ def seen(page: Any, media: str) -> dict[str, Any]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_paper_shows_what_a_screen_scrolls_and_folds(page: Any) -> None:
     assert seen(page, "screen") == {"cut": True, "formula": "auto", "folded": False, "explorer": "inline"}

@@ -115,6 +115,7 @@ def exported(name: str) -> set[str]:
     return {f"{name}.{module}" for module in modules} & EVERYTHING.keys()
 
 
+@pytest.mark.long
 def test_no_module_imports_itself_by_any_way_round():
     graph = {name: facts_of(name).imports - {name} for name in EVERYTHING}
     assert "tokendynamics.report" in graph[DOOR]

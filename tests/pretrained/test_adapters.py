@@ -99,6 +99,7 @@ def _peft_states(network: Any) -> tuple[Tensor, Tensor]:
     return torch.stack(states), logits
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "method", [pytest.param(method, marks=() if method in _QUICK else pytest.mark.slow) for method in KINDS]
@@ -246,6 +247,7 @@ def test_a_folder_of_an_adapter_is_loaded_on_the_base_that_it_names(
             td.load(folder)
 
 
+@pytest.mark.long
 def test_pickled_weights_of_an_adapter_need_the_flag(adapter: Callable[..., tuple[Any, Path]], base: Path) -> None:
     network, folder = adapter("LoraConfig", **_QV)
     stored = load_file(folder / "adapter_model.safetensors")

@@ -148,6 +148,7 @@ def test_factors_recompute_the_attention_output_of_smollm2(sentence: str) -> Non
     assert _worst_disagreement(checkpoint, checkpoint.model, checkpoint.encode(sentence).ids) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 def test_factors_recompute_the_attention_output_of_minilm(sentence: str) -> None:
     checkpoint = load("minilm")

@@ -151,6 +151,7 @@ def test_states_are_those_of_tokens_or_the_order_of_their_axes_is_named(
     torch.testing.assert_close(torch.tensor(norms), by_token, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokens", [5, DIM])
 def test_the_order_does_not_change_which_layers_are_audited(tokens: int) -> None:
     """Attention over channels is of other places than the tokens, whatever their number is."""
@@ -226,6 +227,7 @@ class OfPlain(nn.Module):
         return self.head(turned(x))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("detr", [False, True])
 def test_blocks_with_tokens_first_have_the_numbers_of_the_same_with_inputs_first(detr: bool) -> None:
@@ -474,6 +476,7 @@ def test_what_is_measured_does_not_depend_on_the_order_of_the_axes_or_on_what_ho
                     np.testing.assert_allclose(another[name], values, rtol=2e-5, atol=2e-6, err_msg=str(name))
 
 
+@pytest.mark.long
 def test_a_module_of_two_networks_is_seen_in_the_order_of_each() -> None:
     """Else the number of inputs and that of tokens would change places in the other one."""
     first, last = Series(partial(Old, first=False)), Series(partial(Old, first=True), "tokens first")

@@ -60,6 +60,7 @@ def test_blocks_that_give_lists_are_read_and_run_again() -> None:
     assert torch.equal(network(input_ids=IDS[None]).logits, output.logits)
 
 
+@pytest.mark.long
 def test_of_two_streams_the_states_are_the_hidden_states_and_nothing_else_is_said() -> None:
     network = network_of("reformer", REFORMER, head=True)
     checkpoint = td.load(network)
@@ -92,6 +93,7 @@ def test_of_two_streams_the_states_are_the_hidden_states_and_nothing_else_is_sai
     assert "2 streams of states" in diagnosis.deeper_refused
 
 
+@pytest.mark.long
 def test_several_streams_in_one_tensor_are_refused_whatever_the_number_of_prompts() -> None:
     sizes = SIZES | {"num_key_value_heads": 2, "head_dim": 12, "hidden_size_per_layer_input": 8, "laurel_rank": 8,
                      "altup_num_inputs": 2, "num_kv_shared_layers": 0, "vocab_size_per_layer_input": 61,
@@ -110,6 +112,7 @@ CANINE: dict[str, Any] = SIZES | {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model_type", "settings", "words"),
@@ -145,6 +148,7 @@ def test_blocks_of_xlnet_have_tokens_first_and_are_read_in_memory_alone(tmp_path
         td.load(tmp_path)
 
 
+@pytest.mark.long
 def test_canine_with_inputs_has_blocks_in_several_lists() -> None:
     settings = {name: value for name, value in CANINE.items() if name != "vocab_size"}
     generator = torch.Generator().manual_seed(1)

@@ -36,6 +36,7 @@ same_version = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @pytest.mark.few(9)
 @same_version
 @pytest.mark.parametrize(

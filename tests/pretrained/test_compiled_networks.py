@@ -72,6 +72,7 @@ def whole(network: Encoder, backend: Any) -> nn.Module:
     return torch.compile(network, backend=backend)  # pyright: ignore[reportReturnType]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiling", [whole, in_place, of_layers])
 def test_the_numbers_are_those_of_the_network_and_nothing_is_compiled(compiling: Callable[..., nn.Module]) -> None:
     compilations = list[int]()

@@ -114,6 +114,7 @@ FORMS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("tokens", [5, DIM])
 @pytest.mark.parametrize("form", FORMS)

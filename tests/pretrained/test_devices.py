@@ -59,6 +59,7 @@ def test_the_states_are_bit_for_bit_those_of_one_device(family: str, auto: bool,
     assert all(not entry.is_meta for entry in (*mapped.model.parameters(), *mapped.model.buffers()))
 
 
+@pytest.mark.long
 def test_trace_audit_and_attention_are_those_of_one_device(tmp_path: Path) -> None:
     saved("llama", tmp_path)
     mapped, plain = load(tmp_path, device_map=MAPS["llama"]), load(tmp_path)

@@ -102,6 +102,7 @@ def test_each_layer_of_a_deep_decoder_has_its_own_weights(tmp_path: Path) -> Non
     assert td.audit(checkpoint).layer.values.tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", _EVERY)
 def test_a_live_network_with_a_head_has_the_halves_of_its_base_model(name: str) -> None:
     network = _network(name, 2, 3, head=True)
@@ -115,6 +116,7 @@ def test_a_live_network_with_a_head_has_the_halves_of_its_base_model(name: str) 
         td.load(network)
 
 
+@pytest.mark.long
 def test_a_decoder_that_runs_without_its_encoder_is_noted() -> None:
     network = _network("bart", 2, 2)
     prompts = [torch.randint(4, 60, (11,), generator=torch.Generator().manual_seed(seed)) for seed in range(3)]

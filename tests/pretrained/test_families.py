@@ -111,6 +111,7 @@ def test_factors_give_the_attention_of_the_network(cases: Any, family: str) -> N
             assert float((actual - reference).abs().max() / reference.abs().max()) < 1e-5
 
 
+@pytest.mark.long
 def test_what_is_not_a_plain_softmax_is_known_to_be_none(cases: Any) -> None:
     facts = {
         family: cases(family).checkpoint.layout.layers[0].attention
@@ -302,6 +303,7 @@ _FORMATS: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", _FORMATS)
 def test_every_format_is_that_of_the_network_that_transformers_loads(name: str, tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModel

@@ -86,6 +86,7 @@ def loaded(form: str, kv_heads: int = HEADS, *, plainly: bool = False) -> Any:
     return td.load(network, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("form", "kv_heads", "words"),
@@ -118,6 +119,7 @@ def test_it_is_read_as_the_same_attention_by_hand(form: str, kv_heads: int, word
     torch.testing.assert_close(pattern.to(wanted), wanted.detach(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_states_are_those_of_the_network_as_it_compiles_itself() -> None:
     ckpt = loaded("by distance")
     given: list[Tensor] = []
@@ -141,6 +143,7 @@ def test_a_factor_on_its_logits_is_one_on_its_queries(form: str) -> None:
     torch.testing.assert_close(hotter, changed.states(torch.tensor(PROMPT)).feed_forward)
 
 
+@pytest.mark.long
 def test_logits_that_are_changed_in_another_way_are_not_read() -> None:
     ckpt = loaded("multiplied")
     assert [layer.attention for layer in ckpt.layout.layers] == [None, None]

@@ -65,6 +65,7 @@ def _untied(tiny: Any, kind: str) -> tuple[Any, dict[str, torch.Tensor]]:
     return network, {name: value.clone() for name, value in network.state_dict().items()}
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("shard", [False, True])
 @pytest.mark.parametrize("head", ["llama", "gpt2"])
@@ -231,6 +232,7 @@ def _adapter(tiny: Any, folder: Path, **settings: Any) -> Any:
         return peft.PeftModel.from_pretrained(tiny.network("llama", headless=False), folder).eval()
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     "settings",

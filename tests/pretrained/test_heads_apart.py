@@ -121,6 +121,7 @@ def check_equal(one: Any, other: Any, names: Any, tolerance: float = 1e-6) -> No
             np.testing.assert_allclose(other[name], one[name], rtol=tolerance, atol=tolerance, err_msg=str(name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "named", [{}, {"masked": False}, {"bias": True}, {"norm_first": False}], ids=["plain", "unmasked", "bias", "post"]
 )
@@ -190,6 +191,7 @@ def test_heads_of_one_attention_have_one_shape_and_nothing_beside_their_softmax(
         assert unlike.has_heads_like(unlike) is (change not in beside)
 
 
+@pytest.mark.long
 def test_a_gate_on_a_head_is_an_edit_of_its_columns_and_its_derivative() -> None:
     network, prompt = network_of(), torch.tensor(PROMPTS[1])
     columns = slice(2 * WIDTH, 3 * WIDTH)
@@ -219,6 +221,7 @@ def test_a_gate_on_a_head_is_an_edit_of_its_columns_and_its_derivative() -> None
     assert float(by_head.kappa[1, 2]) == pytest.approx(slope, rel=1e-4, abs=1e-8)
 
 
+@pytest.mark.long
 def test_hotter_logits_are_those_of_every_head() -> None:
     network, prompt = network_of(), torch.tensor(PROMPTS[1])
     hotter = loaded(network).under({"logits": 0.5}).states(prompt).feed_forward
@@ -238,6 +241,7 @@ def without_projection() -> tuple[Any, Any]:
     return one, other
 
 
+@pytest.mark.long
 def test_heads_without_an_output_projection_are_those_of_one_that_changes_nothing() -> None:
     one, other = map(loaded, without_projection())
     assert [layer.problem for layer in one.layout.layers] == [""] * 3
@@ -253,6 +257,7 @@ def test_heads_without_an_output_projection_are_those_of_one_that_changes_nothin
         torch.testing.assert_close(*states, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_head_without_a_projection_is_weighted_by_its_values() -> None:
     network, prompt = without_projection()[0], torch.tensor(PROMPTS[1])
     gated = loaded(network).under({"layer 2 head 1": -0.4}).states(prompt).feed_forward
@@ -276,6 +281,7 @@ class _Wrapped(nn.Module):
         return self.inner(x) @ self.mixing
 
 
+@pytest.mark.long
 def test_heads_that_a_raw_matrix_maps_are_not_audited_as_if_nothing_did() -> None:
     network = network_of("no projection")
     for block in network.blocks:

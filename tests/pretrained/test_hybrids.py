@@ -89,6 +89,7 @@ def _texts() -> list[Tensor]:
     return [torch.randint(3, 60, (15,), generator=generator) for _ in range(4)]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["jamba", "nemotron_h", "granitemoehybrid", "falcon_h1", "zamba2"])
 def test_the_trace_says_nothing_about_an_attention_that_does_not_exist(name: str) -> None:
@@ -122,6 +123,7 @@ def test_the_measures_of_a_hybrid_are_those_of_its_states() -> None:
     np.testing.assert_allclose(shifted, float(pairs[3] - pairs[2]), atol=1e-7)
 
 
+@pytest.mark.long
 def test_the_audit_reads_the_layers_that_attend_and_refuses_the_others() -> None:
     checkpoint = td.load(hybrid_network("bamba"))
     table = td.audit(checkpoint)
@@ -143,6 +145,7 @@ def test_attention_patterns_stand_at_their_own_layers() -> None:
     assert table.entropy.notnull().all(("prompt", "head")).values.tolist() == [False, True, False, True]
 
 
+@pytest.mark.long
 def test_gates_weigh_the_parts_that_exist_and_leave_a_recurrence_alone() -> None:
     network = hybrid_network("jamba")
     checkpoint = td.load(network)
@@ -172,6 +175,7 @@ def test_a_table_that_an_outer_module_computes_is_that_of_the_network(tmp_path: 
     assert all(torch.equal(tables[name], table) for name, table in loaded.named_buffers())
 
 
+@pytest.mark.long
 def test_a_hybrid_is_diagnosed_and_inspected_in_words() -> None:
     checkpoint = td.load(hybrid_network("jamba"))
     diagnosis = td.diagnose(checkpoint, _texts(), levers=False)
@@ -219,6 +223,7 @@ GATES = {"qwen3_next": "self_attn.q_proj", "qwen3_5": "self_attn.q_proj", "lfm3"
 """Hybrids whose attention has a gate before its output projection, and the module that gives it; empty for any."""
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", _EVERY)
 def test_factors_give_the_attention_of_a_hybrid_or_say_why_there_are_none(name: str) -> None:

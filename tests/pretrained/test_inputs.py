@@ -231,6 +231,7 @@ class _Masked(nn.Module):
         return x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("form", [lambda m: m, lambda m: m.bool(), lambda m: m.float()[:, None, None]])
 def test_what_a_mask_of_any_name_and_shape_hides_behind_the_end_is_not_measured(there: bool, form: Any) -> None:

@@ -80,6 +80,7 @@ def last_states(checkpoint: Checkpoint, prompt: Tensor) -> Tensor:
     return states.feed_forward[-1] if states.final_norm is None else states.final_norm
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_prompt_gets_the_states_that_it_gets_alone(name: str) -> None:
@@ -103,6 +104,7 @@ def test_every_prompt_gets_the_states_that_it_gets_alone(name: str) -> None:
     assert torch.equal(alone(model, PROMPTS[2]), outputs[2])  # and the network is as it was
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["LongRoPE", "dynamic NTK"])
 def test_what_reads_prompts_reads_each_as_alone(name: str, tmp_path: Path) -> None:
@@ -143,6 +145,7 @@ def test_dynamic_scaling_allows_prompts_beyond_the_original_length() -> None:
     assert td.load(network_of("LongRoPE")).architecture.context == 64
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "chunks"])  # whose blocks have two streams
 @pytest.mark.parametrize("weights", ["fixed", "resample"])
@@ -176,6 +179,7 @@ def test_what_prompts_share_after_a_pass_is_of_all_of_them(name: str) -> None:
     assert padded.status.values.tolist() == ["all passes done"] * 3
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["LongRoPE", "dynamic NTK"])
 def test_deeper_and_a_diagnosis_run_on_both_sides_of_the_original_length(name: str) -> None:

@@ -105,6 +105,7 @@ def test_states_are_those_of_the_loop(form: Form) -> None:
         assert torch.equal(states.final_norm, final[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_numbers_are_those_of_the_same_parts_in_blocks(form: Form) -> None:
     network = made(form)
@@ -153,6 +154,7 @@ def test_states_that_are_put_in_are_those_of_the_sums(form: Form) -> None:
                 np.testing.assert_allclose(values, other[name], rtol=1e-4, atol=1e-5, err_msg=str(name))
 
 
+@pytest.mark.long
 def test_what_is_compared_stands_in_a_layer_or_outside_and_not_in_both() -> None:
     networks = made("before"), made("before")
     networks[1].ffns[1][0].weight.data *= 1.5
@@ -191,6 +193,7 @@ class Sequence(nn.Module):
         return self.last(x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queries_alone", [False, True])
 def test_states_may_change_the_order_of_their_axes_within_a_layer(queries_alone: bool) -> None:
     torch.manual_seed(3)

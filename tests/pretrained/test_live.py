@@ -56,6 +56,7 @@ def test_a_change_in_place_is_seen_by_audit_and_states() -> None:
     assert not torch.equal(states.feed_forward[2], shifted.feed_forward[2])
 
 
+@pytest.mark.long
 def test_a_network_with_an_output_head_is_read_below_it() -> None:
     from transformers import AutoModelForCausalLM
 
@@ -87,6 +88,7 @@ def test_half_precision_is_read_as_it_is() -> None:
     assert next(network.parameters()).dtype == torch.bfloat16
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fresh", [True, False])
 def test_the_audit_of_an_adapter_is_that_of_the_merged_weights(fresh: bool) -> None:
     peft = pytest.importorskip("peft")
@@ -134,6 +136,7 @@ def adapter(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+@pytest.mark.long
 def test_an_adapter_in_a_folder_is_applied_below_the_head(adapter: Callable[..., Path]) -> None:
     folder = adapter("llama")
     loaded = load(folder / "base", adapter=folder / "adapter")
@@ -263,6 +266,7 @@ class Rounded(Quantised):
         return super().forward((x / step).round() * step)
 
 
+@pytest.mark.long
 def test_quantised_weights_are_read_where_they_act_linearly() -> None:
     network, _ = network_of("llama")
     dense = copy.deepcopy(network)

@@ -322,6 +322,7 @@ class _PaddedBlock(nn.Module):
         return x + self.out(y.transpose(1, 2).flatten(2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("form", ["filled", "fused", "added", "fused, added"])
 def test_padding_is_not_measured_however_the_mask_is_written(form: str, causal: bool) -> None:
@@ -433,6 +434,7 @@ def _inputs_by(by: type[_SelfSeen], ids: Tensor, lengths: Tensor, how: str, caus
     return [{name: value[number : number + 1] for name, value in given.items()} for number in range(len(ids))]
 
 
+@pytest.mark.long
 @pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("by", "how", "causal", "added", "native"),

@@ -140,6 +140,7 @@ def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int)
         torch.testing.assert_close(weights.output[head], output)
 
 
+@pytest.mark.long
 def test_all_ways_of_writing_it_are_one_network() -> None:
     prompts = [[5, 9, 33, 21, 7], [12, 3, 38, 2], [1, 30, 4, 4, 4, 9]]
     audits, traces, patterns = [], [], []
@@ -481,6 +482,7 @@ class _HandsOn(SmallGPT):
         return self.head(self.ln_f(x))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", HANDED_ON)
 def test_states_are_read_whatever_else_a_block_or_an_attention_gives_and_however_it_is_called(block: str) -> None:
     plain = network_of()
@@ -503,6 +505,7 @@ class _StaysOn(Block):
         return super().forward(functional.dropout(x, 0.1))
 
 
+@pytest.mark.long
 def test_a_network_whose_dropout_stays_on_is_diagnosed_with_a_word_on_it() -> None:
     steady = network_of()
     network = network_of()

@@ -53,6 +53,7 @@ def loaded(tokenizer: Any) -> td.Checkpoint:
     return td.load(_Returned(), tokenizer, inputs=torch.randint(0, 30, (1, 9)))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("tokenizer", [codes, lambda text: torch.tensor(codes(text)), Encoding(), Called()])
 def test_texts_are_their_ids(tokenizer: Any) -> None:

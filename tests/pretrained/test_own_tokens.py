@@ -55,6 +55,7 @@ def mean_cosine(states: Tensor) -> float:
     return float((cosines.sum() - cosines.trace()) / (count * (count - 1)))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("network_type", FAMILIES)
 def test_only_the_tokens_of_the_prompt_count(network_type: str) -> None:
@@ -95,6 +96,7 @@ def test_passes_count_the_same_tokens(network_type: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_levers_count_the_same_tokens() -> None:
     _, checkpoint = loaded("longformer")
     levers, traced = td.levers(checkpoint, PROMPTS, packed=False), td.trace(checkpoint, measuring(PROMPTS))

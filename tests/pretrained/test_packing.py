@@ -131,6 +131,7 @@ def test_a_live_network_is_tried_again_when_it_has_changed() -> None:
     assert checkpoint.packing == "none"
 
 
+@pytest.mark.long
 def test_within_one_call_it_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Mean(0.0)
     checkpoint = td.load(network, inputs=inputs)

@@ -64,6 +64,7 @@ def test_what_reads_another_width_than_its_inner_modules_is_no_projection() -> N
     assert stored_how(ModuleCall("it", half, x, x[..., :4], half(x), ((x,), {}), 1, 2)) == Probed(4, "Half")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", ["q", "v"])
 def test_a_projection_in_a_container_has_the_weights_and_the_bias_of_the_one_inside(part: str) -> None:
     network, _ = network_of("qwen2")
@@ -120,6 +121,7 @@ class LowRank(nn.Module):
         return y if self.shift is None else y + self.shift
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("form", [Int8, LowRank])
 @pytest.mark.parametrize("family", ["llama", "bert"])
@@ -376,6 +378,7 @@ class Rounding(nn.Module):
         return self.inner((x / scale).round() * scale)
 
 
+@pytest.mark.long
 def test_a_projection_that_quantises_what_it_reads_is_no_linear_map() -> None:
     assert how(Rounding(nn.Linear(4, 3))) is None
     network, _ = network_of("llama")

@@ -35,6 +35,7 @@ def test_the_same_seed_gives_the_same_weights_in_any_order() -> None:
     assert torch.equal(load("random:distilgpt2").attention(1).query, load("random:distilgpt2:0").attention(1).query)
 
 
+@pytest.mark.long
 def test_attention_shows_the_weights_of_the_model() -> None:
     checkpoint = load("random:distilgpt2:1")
     weights = checkpoint.attention(5)
@@ -86,6 +87,7 @@ def test_gpt2_residual_projections_are_scaled_by_depth() -> None:
     assert not bool(weights.query_bias.any())
 
 
+@pytest.mark.long
 def test_an_audit_of_gpt2_xl_builds_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = load("random:gpt2-xl:0")
     drawn, original = [], DrawnTensors.read
@@ -145,6 +147,7 @@ _SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regime", ["baseline", "divergence"])
 def test_a_network_of_this_package_starts_untrained_as_it_is_constructed(regime: Any) -> None:
     config = LanguageModelConfig(vocab_size=30, regime=regime, **_SMALL)

@@ -261,6 +261,7 @@ def test_shards_are_read_whole_or_the_missing_one_is_named(index: bool, pickled:
         load(folder, allow_pickle=pickled)
 
 
+@pytest.mark.long
 def test_several_files_that_nothing_connects_are_refused_and_one_of_them_is_read_by_its_path(tiny: Any) -> None:
     folder = tiny.folder("gpt2")
     stored = load_file(folder / "model.safetensors")

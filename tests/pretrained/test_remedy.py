@@ -288,6 +288,7 @@ def test_saved_and_read_again_it_gives_the_same_bits(remedy: str, tmp_path: Path
     assert "remedy" not in (tmp_path / "bare" / "config.json").read_text()
 
 
+@pytest.mark.long
 def test_layers_find_their_own_in_the_files_of_a_base_model(tmp_path: Path) -> None:
     changes = {"num_hidden_layers": 11, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 4}
     model = remedied(language_model("llama", torch.float32, **changes))

@@ -84,6 +84,7 @@ def test_the_sum_over_heads_has_lambda_a_in_it_and_the_layout_is_that_of_w() -> 
         torch.testing.assert_close(added, remedy_coefficients(model)[number - 1].diag(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_audit_counts_negative_eigenvalues_that_a_strong_remedy_makes() -> None:
     bare, model = remedied("llama", start=-100.0)
     assert (td.audit(load(bare)).W_inertia.sel(sign="negative").values < 48).all()
@@ -100,6 +101,7 @@ def test_normalized_queries_have_no_matrix_that_a_remedy_could_stand_beside() ->
     assert diagnosis.audit_refused.startswith("layer 1: λA stands beside")
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_trace_and_attention_see_the_remedy(implementation: str) -> None:

@@ -55,6 +55,7 @@ def test_the_language_head_is_saved_with_it(tmp_path: Path) -> None:
     assert td.decode(td.load(str(tmp_path / "twice")), IDS, (1,)).sizes["token"] == len(IDS)
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "variant", "error", "words"),

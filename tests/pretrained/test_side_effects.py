@@ -20,6 +20,7 @@ def _modules_after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.long
 def test_importing_the_layer_imports_no_model_library() -> None:
     modules = _modules_after("import tokendynamics.pretrained")
     heavy = {"transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "accelerate"}

@@ -142,6 +142,7 @@ def test_parts_and_factors_are_found(form: Form) -> None:
     assert all(layer.mixing == "none" and layer.parts[0] is None and layer.parts[1] for layer in others)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_gates_and_heads_are_edits_of_the_weights(form: Form) -> None:

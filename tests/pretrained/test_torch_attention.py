@@ -492,6 +492,7 @@ class _ByHand(nn.Module):
         return self.norm2(x + self.back(nn.functional.gelu(self.wide(x))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
 def test_three_ways_of_writing_a_network_give_the_same_results(dtype: torch.dtype, near: float) -> None:
     from transformers import BertConfig, BertModel
@@ -637,6 +638,7 @@ def test_attentions_that_all_compare_two_sequences_are_named() -> None:
     assert attention.module == "spreads"
 
 
+@pytest.mark.long
 def test_the_feed_forward_part_of_a_decoder_is_said_to_include_its_cross_attention() -> None:
     torch.manual_seed(8)
     network, prompts = network_of(Decoder, batch_first=True), [sequences(1) for _ in range(5)]
@@ -727,6 +729,7 @@ def test_a_cross_attention_of_pytorch_is_told_from_an_attention_by_hand_beside_i
     np.testing.assert_allclose(audits[1].ov_norm, audits[0].ov_norm, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("post_norm", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_cross_attention_by_hand_is_told_from_the_attention_between_the_tokens(fused: bool, post_norm: bool) -> None:
@@ -758,6 +761,7 @@ def test_a_cross_attention_by_hand_is_told_from_the_attention_between_the_tokens
                 np.testing.assert_allclose(second[name], values, rtol=1e-4, atol=1e-5, err_msg=str(name))
 
 
+@pytest.mark.long
 def test_a_cross_attention_by_hand_is_known_where_the_network_is_read_anew_while_it_runs() -> None:
     network = network_of(TwoSequences, post_norm=False)
     for block in network.blocks:

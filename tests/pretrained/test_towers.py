@@ -147,6 +147,7 @@ def test_blocks_that_are_not_called_as_modules_are_named() -> None:
         td.load(Bypassed().eval(), inputs=lambda count: {"series": torch.randn(count, 6, 3)})
 
 
+@pytest.mark.long
 def test_towers_of_different_lengths_are_refused_with_what_to_pass() -> None:
     class Pooled(TwoTowers):
         def forward(self, one: Tensor, other: Tensor) -> Tensor:

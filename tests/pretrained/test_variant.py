@@ -312,6 +312,7 @@ def _first_block(ckpt: td.Checkpoint, inputs: dict[str, Tensor]) -> tuple[Tensor
         return plain, ckpt.states(inputs).feed_forward[1]
 
 
+@pytest.mark.long
 def test_positions_that_were_not_found_are_not_taken_away() -> None:
     for family, words in (("beit", "found nowhere"), ("deberta", "whose attention is not read")):
         ckpt, network, _ = _loaded(family)
@@ -385,6 +386,7 @@ def test_directions_removed_after_others_are_removed_with_them() -> None:
     assert float((state @ rows.T).abs().max()) < 1e-5 * float(state.abs().max())
 
 
+@pytest.mark.long
 def test_lambda_is_that_of_the_remedy_and_is_taken_off_again() -> None:
     ckpt, network, inputs = _loaded("llama")
     plain, hooks, names = ckpt.states(inputs).feed_forward, _hooks(network), list(network.state_dict())
@@ -407,6 +409,7 @@ def test_lambda_is_that_of_the_remedy_and_is_taken_off_again() -> None:
     torch.testing.assert_close(both, td.load(network).states(inputs).feed_forward)
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "changes", "words"),

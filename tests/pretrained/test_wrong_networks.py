@@ -264,6 +264,7 @@ class Scored(nn.Module):
         return self.head(self.network(ids))
 
 
+@pytest.mark.long
 def test_whether_attention_without_a_softmax_looks_ahead_is_measured() -> None:
     prompts = [torch.randint(0, VOCABULARY, (9,)).tolist() for _ in range(6)]
     network: Any = Scored(Sigmoid).eval()
@@ -422,6 +423,7 @@ class Observing(Attention):
         return super().forward((x / step).round() * step)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_buffers_that_a_network_writes_into_are_put_back(dtype: torch.dtype) -> None:
     network = network_of(Observing).to(dtype)

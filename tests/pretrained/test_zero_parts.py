@@ -90,6 +90,7 @@ _QUICK = ("llama", "opt-post-norm", "gemma3", "bloom")
 _EVERY = [pytest.param(family, marks=() if family in _QUICK else pytest.mark.slow) for family in ALL]
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("family", _EVERY)
 def test_the_layout_is_the_same_whatever_is_zero(family: str) -> None:
@@ -126,6 +127,7 @@ def _prompts() -> list[Tensor]:
     return [torch.randint(3, 60, (14,), generator=generator) for _ in range(4)]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("stored", [False, True])
 def test_what_is_zero_is_said_of_the_part_that_is(stored: bool, tmp_path: Path) -> None:

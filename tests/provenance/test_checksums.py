@@ -113,6 +113,7 @@ KINDS_HERE = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_a_damaged_result_is_refused_or_has_its_numbers(kind: str, saved: Callable[[str], Path]) -> None:
@@ -136,6 +137,7 @@ def test_a_damaged_result_is_refused_or_has_its_numbers(kind: str, saved: Callab
     assert refused
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", ["other number", "no chunk", "further chunk"])
 def test_a_store_that_changed_is_named_and_read_without_its_manifest(
     change: str, saved: Callable[[str], Path], tmp_path: Path
@@ -160,6 +162,7 @@ def test_a_store_that_changed_is_named_and_read_without_its_manifest(
         td.Diagnosis.open(folder)
 
 
+@pytest.mark.long
 def test_files_that_are_no_data_may_change(saved: Callable[[str], Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(saved("diagnosis"), tmp_path / "copy"))
     (folder / "notes.txt").write_text("mine")

@@ -42,6 +42,7 @@ def put(path: Path) -> None:
     path.write_text("mine")
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("command", "names"),
@@ -71,6 +72,7 @@ def test_foreign_files_in_the_way_are_named_before_anything_is_computed(
     assert call([*arguments, "--overwrite"]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("command", "store"),
@@ -99,6 +101,7 @@ def test_a_second_run_replaces_the_first_and_spares_what_others_added(
     assert Path("o/notes.txt").read_text() == "mine"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_results_of_another_command_are_not_replaced(
     commands: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
@@ -110,6 +113,7 @@ def test_results_of_another_command_are_not_replaced(
     assert tree(Path("o")) == before
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["simulate", "diagnose"])
 @pytest.mark.usefixtures("undrawn")
@@ -137,6 +141,7 @@ def test_a_full_disk_is_one_line_and_the_older_results_stay(
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_learned_models_stay_when_their_summary_is_written_again(commands: dict[str, list[str]]) -> None:
     assert call(commands["learn"]) == 0

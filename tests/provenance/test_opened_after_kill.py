@@ -114,6 +114,7 @@ def break_off(save: Callable[[], Any], steps: int) -> None:
             save()
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in _MANY_FILES else kind for kind in KINDS]
@@ -133,6 +134,7 @@ def test_a_result_half_replaced_opens_as_the_newer_one(kind: str, tmp_path: Path
         new.save(place)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["diagnosis", "trajectory.zarr"])
 def test_a_result_that_cannot_be_completed_here_is_refused_with_what_to_do(

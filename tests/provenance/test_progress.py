@@ -36,6 +36,7 @@ def test_every_long_function_tells_the_same_three_things() -> None:
     assert message[-1][0] == 1.0
 
 
+@pytest.mark.long
 def test_texts_by_the_thousand_report_how_many_are_read() -> None:
     reports: list[tuple[float, float, str]] = []
     network, texts = td.load("random:distilgpt2"), [[number % 7, number // 7] for number in range(1000)]

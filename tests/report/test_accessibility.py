@@ -41,6 +41,7 @@ def broken(browser: Any, page: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("a verdict", "basins")])
 def test_the_page_of_a_result_breaks_no_rule(name: str, browser: Any, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def point_at(browser: Any, panel: int, column: int, row: int, size: int) -> str:
     return tip.text
 
 
+@pytest.mark.long
 def test_nothing_is_requested_and_nothing_is_complained_about(opened: Any) -> None:
     messages = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
     requests = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]

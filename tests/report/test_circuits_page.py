@@ -214,6 +214,7 @@ def test_a_wrong_first_token_is_said_but_not_counted(task: PairTask) -> None:
     assert not spoilt.exact
 
 
+@pytest.mark.long
 def test_the_instruments_are_all_there_with_their_numbers(examined: str, result: Evidence) -> None:
     rows = table(examined, "evidence-section")
     assert [row[0] for row in rows] == [f"{i}. {one.name}" for i, one in enumerate(result.instruments, start=1)]
@@ -351,6 +352,7 @@ def test_numbers_in_cells_are_written_alike_for_both_signs() -> None:
         assert set(WRITTEN) <= set(texts)
 
 
+@pytest.mark.long
 def test_sixty_features_fit_and_stay_small() -> None:
     values = torch.randn(60, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
     side = Side("sender", (("category", 10), ("position", 50)))

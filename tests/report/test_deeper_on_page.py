@@ -37,6 +37,7 @@ def _figures(result: Diagnosis) -> tuple[Figure, ...]:
     return parts_of(result).variants
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_the_section_is_there_only_where_it_was_asked_for(diagnosis: Diagnosis) -> None:
     page = page_of(replace(diagnosis, deeper=None))
@@ -48,6 +49,7 @@ def test_the_section_is_there_only_where_it_was_asked_for(diagnosis: Diagnosis) 
     assert "Deeper: weights" in page
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_the_tables_of_the_figures_hold_the_datasets_numbers(diagnosis: Diagnosis) -> None:
     page = page_of(diagnosis)

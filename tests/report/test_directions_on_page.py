@@ -73,6 +73,7 @@ def test_numbers_of_the_figures_are_those_of_the_tables(diagnosis: Diagnosis) ->
     assert "in the layer in which they add most relative to the tokens" in page
 
 
+@pytest.mark.long
 def test_text_of_tokens_and_prompts_is_escaped(diagnosis: Diagnosis) -> None:
     assert HOSTILE not in page_of(diagnosis)
 

@@ -60,6 +60,7 @@ def test_one_cluster_is_what_its_sentence_says(presets: dict[str, Any]) -> None:
     assert float(1 - observables.mean_pair_cosine(run.tensor[-1])) < 1e-9
 
 
+@pytest.mark.long
 def test_two_clusters_last_from_20_to_200_and_then_meet(presets: dict[str, Any]) -> None:
     system = presets["metastability"]
     clusters = np.array([int(observables.clusters(states, 0.1)) for states in run_of(system).tensor])
@@ -70,6 +71,7 @@ def test_two_clusters_last_from_20_to_200_and_then_meet(presets: dict[str, Any])
     assert int(observables.clusters(run_of(system, beta=8.0).tensor[-1], 0.1)) > 1
 
 
+@pytest.mark.long
 def test_all_tokens_go_to_the_first_which_does_not_move(presets: dict[str, Any]) -> None:
     states = run_of(presets["leader"]).tensor
     assert float((states[:, 0] - states[0, 0]).abs().max()) < 1e-12
@@ -93,6 +95,7 @@ def test_repulsion_spreads_tokens_over_the_sphere(presets: dict[str, Any]) -> No
     assert float(observables.effective_rank(states[-1])) > 2.99
 
 
+@pytest.mark.long
 def test_rows_are_what_check_says_at_each_value_of_the_controls() -> None:
     start = td.Sphere().sample(6, 3, seed=2)
     flow = td.Flow(td.Attention(2.0 * EYE, EYE), td.Sphere())
@@ -137,6 +140,7 @@ def shown_rows(table: dict[str, Any], beta: float, place: int) -> dict[str, dict
     return {table["rows"][at]["title"]: table["rows"][at] for at in row}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beta", [0.25, 4.0])
 def test_a_rate_that_is_printed_of_exponential_weights_is_that_of_the_flow_that_is_shown(
     beta: float, presets: dict[str, Any]
@@ -206,6 +210,7 @@ def printed(one: dict[str, Any]) -> tuple[str, str, float, float]:
     return one["title"], one["outcome"], float(margin), float(tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "betas"),
@@ -248,6 +253,7 @@ def test_each_printed_certificate_is_what_certify_says_of_that_run(
     assert outcomes == {"holds", "undecided"}
 
 
+@pytest.mark.long
 def test_a_certificate_says_fails_of_a_run_that_is_not_its_flow() -> None:
     flow = td.Flow(td.Attention(EYE, EYE), td.Sphere())
     run = td.simulate(flow, np.abs(np.random.default_rng(1).normal(size=(5, 3))) + 0.1, np.linspace(0, 6, 13))
@@ -263,6 +269,7 @@ def test_a_certificate_says_fails_of_a_run_that_is_not_its_flow() -> None:
     assert re.search(r"first at t = 0\.5: .*\(margin −", words["against"][theorem]["words"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", ["softmax", pytest.param("exponential", marks=pytest.mark.slow)])
 def test_a_strip_is_how_alike_runs_end_at_each_beta(weights: Any) -> None:
     qk, ov = np.random.default_rng(4).normal(size=(2, 2, 3, 3))
@@ -307,6 +314,7 @@ def test_a_token_at_the_origin_has_no_direction_and_one_on_an_axis_has(third: li
     assert values == ([None if value is None else pytest.approx(value, abs=1e-6)] * 25)
 
 
+@pytest.mark.long
 def test_a_flow_whose_runs_take_long_has_no_certificates() -> None:
     flow, times = td.Flow(td.Attention(EYE, EYE), td.Sphere()), np.array([0.0, 1.0])
     start = td.Sphere().sample(6, 3, seed=2)
@@ -401,6 +409,7 @@ def file_of(tokens: int) -> Any:
     return parse(f"{text}tokens = {tokens}\ndim = 3\nseed = 1\n[time]\nend = 0.1\npoints = 3", "a.toml")
 
 
+@pytest.mark.long
 def test_a_file_with_too_many_tokens_for_a_browser_is_played_with_the_reason() -> None:
     (system,) = page.systems_of(file_of(129))
     assert system["flow"] is None
@@ -443,6 +452,7 @@ def test_two_tokens_have_a_spread_and_one_has_none() -> None:
     assert measured(torch.zeros(3, 2, dtype=torch.float64)) == {"spread": None, "rank": None, "clusters": None}
 
 
+@pytest.mark.long
 def test_a_page_follows_one_system_of_many_and_says_so() -> None:
     start = np.random.default_rng(0).normal(size=(4, 5, 3))
     run = td.simulate(td.Flow(td.Attention(EYE, EYE), td.Sphere()), start, np.linspace(0, 1, 5))

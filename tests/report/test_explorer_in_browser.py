@@ -121,6 +121,7 @@ def test_presets_move_pause_and_are_the_flow_that_their_code_makes(preset: str, 
     np.testing.assert_array_equal(setup.times, run.times)
 
 
+@pytest.mark.long
 def test_where_the_flow_ends_the_picture_does_and_says_when(opened: Any) -> None:
     """Exponential weights of logits that nothing bounds."""
     asked(opened, "hook.set({preset: 'rotary', weights: 'exponential'})")
@@ -447,6 +448,7 @@ def test_numbers_are_written_as_in_python(sign: int, opened: Any) -> None:
     assert asked(opened, "arguments[0].map(hook.written)", values) == [number(value) for value in values]
 
 
+@pytest.mark.long
 def test_a_page_of_presets_has_a_tour_and_one_of_a_run_has_none(opened: Any, tmp_path: Path) -> None:
     assert opened.find_element("id", "tour-start").is_displayed()
     opened.find_element("id", "tour-start").click()
@@ -582,6 +584,7 @@ def test_pictures_and_settings_keep_no_memory(opened: Any) -> None:
     assert min(heaps[7:]) < 1.05 * min(heaps[3:6])
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "weights", "heads", "words_of_rate"),
@@ -705,6 +708,7 @@ def test_with_another_control_the_page_computes_the_strip_itself(opened: Any) ->
     assert asked(opened, "hook.sweep()") == of_python
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "seed", [1, 3, 19, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
@@ -797,6 +801,7 @@ def run_of(qk: float, tokens: int, of_attention: dict[str, Any] | None = None) -
     return td.simulate(td.Flow(attention, td.Sphere()), start, np.linspace(0.0, 5.0, 51))
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("qk", "tokens", "of_attention"),
@@ -1154,6 +1159,7 @@ def test_numbers_of_played_states_are_named_by_what_they_are(browser: Any, tmp_p
     assert len(rows) == 8
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [3, 5, 11, 12, 17, 22, 26])
 def test_the_code_of_any_flow_makes_that_flow(seed: int, browser: Any, tmp_path: Path) -> None:

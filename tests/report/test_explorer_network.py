@@ -52,6 +52,7 @@ def followed(checkpoint: Any, texts: list[list[int]]) -> list[network_page.TextS
     return [network_page._states_of(checkpoint, f"prompt {place}", ids) for place, ids in enumerate(texts, start=1)]
 
 
+@pytest.mark.long
 def test_tokens_are_drawn_where_their_directions_vary_most(
     checkpoint: Any, texts: list[list[int]], systems: list[dict[str, Any]]
 ) -> None:

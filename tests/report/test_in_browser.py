@@ -72,6 +72,7 @@ def dots(browser: Any) -> list[Any]:
     return [place and (place["x"], place["y"]) for place in places]
 
 
+@pytest.mark.long
 def test_nothing_is_requested_and_nothing_is_complained_about(opened: Any) -> None:
     messages = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
     requests = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]

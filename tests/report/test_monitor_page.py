@@ -63,6 +63,7 @@ def page(monitor: Monitor) -> str:
     return page_of(monitor.series)
 
 
+@pytest.mark.long
 def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> None:
     assert answer(page) == "Consensus"
     sentences = findings(page)
@@ -75,6 +76,7 @@ def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> No
     assert "No layer changed" not in page
 
 
+@pytest.mark.long
 def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
     page = page_of(series_of(*(look(step, SPREAD, SPREAD) for step in (0, 500, 1000))))
     assert answer(page) == "Spread"
@@ -86,6 +88,7 @@ def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_page_says_how_often_it_was_measured_and_after_what() -> None:
     looks = [look(step, SPREAD, (0.1, 0.99, 0.0), half=0.05) for step in (0, 1)]
     plain, normed = series_of(*looks, every=1), series_of(look(0, SPREAD, CONSENSUS, after_norm=CONSENSUS))
@@ -105,6 +108,7 @@ def test_a_page_says_how_often_it_was_measured_and_after_what() -> None:
     assert "on 3 images" in images
 
 
+@pytest.mark.long
 def test_what_differs_between_layers_is_said_the_worst_first() -> None:
     looks = [look(0, SPREAD, SPREAD, SPREAD), look(500, TOGETHER, CONSENSUS, TOGETHER, half=0.05)]
     assert findings(page_of(series_of(*looks))) == [
@@ -117,6 +121,7 @@ def test_what_differs_between_layers_is_said_the_worst_first() -> None:
     ]
 
 
+@pytest.mark.long
 def test_states_that_are_not_finite_are_said_to_be_with_their_steps() -> None:
     lost = [Look(step, "not finite at layer 2") for step in (1000, 1500)]
     page = page_of(series_of(look(0, SPREAD, SPREAD), look(500, SPREAD, SPREAD), *lost))
@@ -148,6 +153,7 @@ def test_one_look_says_nothing_of_changes_and_one_layer_nothing_of_others() -> N
     ]
 
 
+@pytest.mark.long
 def test_what_changes_again_and_again_is_shown_in_part_and_kept_whole() -> None:
     looks = [look(100 * place, CONSENSUS if place % 2 else SPREAD) for place in range(12)]
     page = page_of(series_of(*looks))
@@ -187,6 +193,7 @@ def test_the_strip_shows_the_states_that_sentences_speak_of(monitor: Monitor, pa
     assert len([word for word in words if word in ("⁘", "›‹", "●")]) == begun
 
 
+@pytest.mark.long
 def test_the_headline_is_the_state_now_though_its_change_is_within_the_intervals() -> None:
     """A fresh monitor, and a diagnosis, would call it so; the list of changes keeps what noise cannot have made."""
     collapsed = (0.1, 0.3, 0.25)
@@ -258,6 +265,7 @@ def test_the_legend_of_states_has_those_that_occur() -> None:
     assert "one point" not in legend
 
 
+@pytest.mark.long
 def test_curves_after_the_final_norm_are_those_of_the_dataset() -> None:
     looks = [look(100 * place, SPREAD, half=0.05, after_norm=(0.2 * place, 0.1 * place, 0.0)) for place in range(4)]
     series = series_of(*looks)
@@ -270,6 +278,7 @@ def test_curves_after_the_final_norm_are_those_of_the_dataset() -> None:
             np.testing.assert_allclose(drawn, numbers if bound is None else numbers[:, bound], rtol=1e-9)
 
 
+@pytest.mark.long
 def test_many_looks_have_sixty_columns_and_a_page_of_less_than_a_megabyte() -> None:
     draw = np.random.default_rng(0)
     looks = [look(500 * place, *draw.uniform(0, 1, (16, 3)).tolist(), half=0.1) for place in range(80)]
@@ -321,6 +330,7 @@ def test_every_figure_is_described_and_every_link_leads_somewhere(page: str) -> 
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(identifiers)
 
 
+@pytest.mark.long
 def test_the_page_is_one_file_whole_or_not_at_all(monitor: Monitor, page: str, tmp_path: Path) -> None:
     path = monitor.report(tmp_path / "a" / "seen.html")
     assert plain_spaces(path.read_text(encoding="utf-8")) == page

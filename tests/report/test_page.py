@@ -50,6 +50,7 @@ class Reader(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+@pytest.mark.long
 def test_the_page_is_well_formed_and_says_its_language(page: str) -> None:
     reader = Reader(page)
     assert reader.open == []
@@ -231,6 +232,7 @@ def test_a_criterion_that_never_says_the_opposite_is_not_printed(page: str, diag
     assert "By the signs of W and A" in page
 
 
+@pytest.mark.long
 def test_a_defined_a_is_written_with_its_signs(defined_page: str) -> None:
     wide = _regimes(defined_page)
     assert wide.count("290/286/0") == 1
@@ -265,6 +267,7 @@ SHAPES = {
 QUICK = ("one token", "one layer")
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "shape", [pytest.param(shape, marks=() if shape in QUICK else pytest.mark.slow) for shape in SHAPES]

@@ -75,6 +75,7 @@ def test_distance_comes_first_where_neighbours_merge(near: float, first: str) ->
     assert len(given.variants) == 2
 
 
+@pytest.mark.long
 def test_the_page_has_both_with_their_numbers() -> None:
     page = page_of(with_pairs(0.95))
     heads, *rows = saved(page, "pairs-distance")

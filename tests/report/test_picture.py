@@ -54,6 +54,7 @@ def test_the_picture_shows_the_verdict_of_today(picture: Any) -> None:
         assert both[0] == pytest.approx(both[1], abs=0.011)
 
 
+@pytest.mark.long
 def test_a_page_is_drawn_in_the_size_that_is_asked_for(picture: Any, tmp_path: Path) -> None:
     if not any(shutil.which(name) for name in picture.BROWSERS):
         pytest.skip(f"none of {', '.join(picture.BROWSERS)} is on the PATH: nothing can be drawn")

@@ -58,6 +58,7 @@ def test_the_verdict_says_its_state_sentences_details_and_layers(page: str, diag
     assert "consensus: layers 4, 10, 16, 22, 28" in verdict
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_the_last_badge_is_the_final_norm_and_badges_say_what_else_is_possible(diagnosis: Diagnosis) -> None:
     trace = diagnosis.trace.copy(deep=True)
@@ -124,6 +125,7 @@ def test_kappa_and_its_thresholds_are_those_of_the_trace(page: str, diagnosis: D
         assert part.count(f">{name}</text>") == 4  # the letters and the paper behind them, on each of two screens
 
 
+@pytest.mark.long
 def test_the_untrained_network_is_drawn_beside_the_network(diagnosis: Diagnosis, page: str) -> None:
     baseline = diagnosis.trace[["consensus_relative", "consensus_relative_interval"]] / 3
     html = page_of(replace(diagnosis, baseline=baseline))

@@ -330,6 +330,7 @@ def test_statements_of_the_theory_are_listed_with_their_outcome(clustering: Traj
     assert "theory" not in findings_of(page_of(clustering))[-1]
 
 
+@pytest.mark.long
 def test_a_trajectory_writes_its_page_also_after_it_was_opened(clustering: Trajectory, tmp_path: Path) -> None:
     path = clustering.report(tmp_path / "new" / "page.html")
     assert plain_spaces(path.read_text(encoding="utf-8")) == page_of(clustering)
@@ -351,6 +352,7 @@ def test_a_flow_that_is_not_known_still_has_a_page(clustering: Trajectory) -> No
 QUICK = ("minimal", "fig2a")
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",

@@ -220,6 +220,7 @@ def test_a_band_of_one_seed_is_none() -> None:
     assert "fill-opacity" not in together.svg.split("<text")[0]
 
 
+@pytest.mark.long
 def test_columns_have_one_number_of_places(study_page: str, run_page: str) -> None:
     assert ragged(study_page) == []
     assert ragged(run_page) == []
@@ -305,6 +306,7 @@ def test_what_users_wrote_is_escaped() -> None:
         assert "‹U+202E›evil" in page
 
 
+@pytest.mark.long
 def test_a_page_that_would_be_too_large_is_not_written(tmp_path: Path) -> None:
     study = planted_study({"baseline": BASE[:2], "divergence": BASE[:2]}, steps=1, depth=1)
     with pytest.raises(ArgumentValueError, match="max_bytes"):

@@ -31,6 +31,7 @@ def test_figure_2_has_the_known_norms_and_the_period_one_half():
     assert math.isclose(record["|P_2| at t = 0"].ours, 2 * math.hypot(*entries), rel_tol=1e-12)
 
 
+@pytest.mark.long
 def test_figure_3_stays_in_its_hemisphere_and_meets():
     record = fig3.reproduce()
     run = record.results["run"]
@@ -51,6 +52,7 @@ def test_figure_4_ends_at_the_top_eigenvector_after_the_second_function_rose():
     assert abs(deficits[:, 1].max() - 0.171) < 5e-4
 
 
+@pytest.mark.long
 def test_figure_5_begins_nearly_orthogonal_and_ends_in_consensus_at_a_small_size():
     record = fig5.reproduce(systems=4, tokens=8, dim=60, seed=2)
     assert not record.failures
@@ -78,6 +80,7 @@ def test_figure_5_passes_its_thresholds_when_it_should_with_50_tokens_of_500_fea
     assert abs(record["mean E at t = 0"].ours - 0.945) < 0.005
 
 
+@pytest.mark.long
 def test_wendels_sum_ends_one_term_later_than_printed():
     record = wendel.reproduce(draws=200)
     failed = {quantity.name for quantity in record.failures}

@@ -61,6 +61,7 @@ def curve(*values: float, name: str = "it", floor: float = 1e-10) -> Curve:
     return Curve(name, np.array(values), floor, (1.0, 0.5, 2.0), 7)
 
 
+@pytest.mark.long
 def test_figure_6_is_e_of_the_networks_own_hidden_states(figure_6: Record, tiny: str) -> None:
     trained, untrained = figure_6.results["trained"], figure_6.results["random"]
     for computed, seed, count in ((trained[0], 4, 4), (trained[1], 5, 4), (untrained[0], 6, 3)):
@@ -115,6 +116,7 @@ def test_consensus_is_said_of_what_ends_in_it() -> None:
     assert [row.ours for row in consensus_rows(there, "paper")[2:]] == [1.0, 0.5, 2.0]
 
 
+@pytest.mark.long
 def test_figure_7_is_of_new_weights_without_and_with_feed_forward_parts(tiny: str) -> None:
     record = fig7.reproduce(model=tiny, network=tiny, passes=6, seed=3)
     full, without = record.results["curves"]
@@ -129,6 +131,7 @@ def test_figure_7_is_of_new_weights_without_and_with_feed_forward_parts(tiny: st
     np.testing.assert_array_equal(lines[1].get_ydata(), without.energy[1:])
 
 
+@pytest.mark.long
 def test_figure_8_pads_with_zero_embeddings_and_draws_every_matrix_alike(tiny: str) -> None:
     record = fig8.reproduce(model=tiny, network=tiny, passes=2, seed=9)
     from tokendynamics.pretrained.loading import untrained_twin
@@ -167,6 +170,7 @@ def test_what_padding_changes_is_said_as_it_is() -> None:
     assert fig8.padding(early, never) == fig8.padding(never, late) == "it does not get there both padded and as it is."
 
 
+@pytest.mark.long
 def test_runs_go_on_from_their_folder(tiny: str, tmp_path: Path) -> None:
     short = fig7.reproduce(model=tiny, network=tiny, passes=2, folder=tmp_path)
     long = fig7.reproduce(model=tiny, network=tiny, passes=4, folder=tmp_path)

@@ -103,6 +103,7 @@ def landscapes() -> Record:
     return landscape.reproduce(starts=2, depths=(3.0, 5.0))
 
 
+@pytest.mark.long
 def test_of_section_3_only_claims_of_the_paper_fail_and_each_has_a_reason(landscapes: Record):
     assert {quantity.source for quantity in landscapes.failures} == {"paper"}
     assert all(quantity.reason for quantity in landscapes.failures)
@@ -175,6 +176,7 @@ def test_the_size_of_the_paper_is_the_default_and_names_the_folders_of_runs(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["solution-1-free-N3-M4-batch20-steps2x3-seed7"]
 
 
+@pytest.mark.long
 def test_figure_1_compares_as_the_evidence_does():
     record = fig1.reproduce(**{**TINY, "batch": 200, "steps": 12})
     run = record.results["runs"][record.results["best"]]
@@ -231,6 +233,7 @@ def test_two_seeds_settle_no_claim_of_figure_2(flavours: tuple[Record, Record]):
     assert len(record.compared) == 6
 
 
+@pytest.mark.long
 def test_the_weights_are_those_of_figure_2_and_carry_their_verdicts(flavours: tuple[Record, Record]):
     losses, record = flavours
     for model, runs in record.results["runs"].items():

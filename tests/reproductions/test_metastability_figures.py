@@ -36,6 +36,7 @@ def test_the_proved_times_are_those_of_the_statement() -> None:
     assert math.exp(first) == pytest.approx(8 * math.exp(0.0432) + math.e * 4 * 0.3 * 324 / 17, rel=1e-12)
 
 
+@pytest.mark.long
 def test_the_figure_has_a_line_for_each_time() -> None:
     panel = lifetime.draw(lifetime.reproduce(draws=1, least=16, most=17)).axes[0]
     leaving, second, first = (np.asarray(line.get_ydata(), dtype=float) for line in panel.lines[:3])
@@ -64,6 +65,7 @@ def test_plateaus_and_mergers_of_a_staircase_by_hand() -> None:
     assert staircase.mergers(late) == []
 
 
+@pytest.mark.long
 def test_the_energy_is_a_staircase_and_a_low_beta_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     record = staircase.reproduce(draws=2)
     assert not record.failures

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from reproductions.norms import rates
 
 
+@pytest.mark.long
 def test_every_scheme_has_its_rate() -> None:
     record = rates.reproduce(systems=6)
     assert not record.failures
@@ -18,6 +20,7 @@ def test_every_scheme_has_its_rate() -> None:
     assert ends["post"] < -40
 
 
+@pytest.mark.long
 def test_the_figure_draws_a_line_for_each() -> None:
     panel = rates.draw(rates.reproduce(systems=2)).axes[0]
     assert len(panel.lines) >= len(rates.SPACES)

@@ -37,6 +37,7 @@ def test_figure_2a_decays_like_the_inverse_square_root():
     assert abs(record["log–log slope from t = 1e3 to 1e4"].ours + 0.5) < 0.05
 
 
+@pytest.mark.long
 def test_figure_2b_stays_in_the_shrinking_hull_and_runs_four_times_slower_than_printed():
     record = fig2b.reproduce()
     assert [quantity.name for quantity in record.failures] == ["V for A = 2W, as a multiple of I"]
@@ -65,6 +66,7 @@ def test_figure_9a_converges_for_one_start_and_leaves_for_the_others():
     assert record["growing start: largest norm, t = 400 over 0"].ours > 10
 
 
+@pytest.mark.long
 def test_figure_9b_grows_at_the_rate_of_its_value_matrix():
     assert not fig9b.reproduce().failures
 

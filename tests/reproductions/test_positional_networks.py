@@ -67,6 +67,7 @@ def reading_figure() -> PaperFigure:
     return PaperFigure(module, quick={"draws": 2, "model": "random:distilgpt2"})
 
 
+@pytest.mark.long
 def test_what_is_given_takes_the_place_of_the_figures_own_and_of_a_path_only_name_and_digest_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def mean_distance(x: Tensor) -> float:
     return float(np.mean([(x[i] - x[j]).norm() for i in range(len(x)) for j in range(i)]))
 
 
+@pytest.mark.long
 def test_curves_are_those_of_the_networks_own_matrices() -> None:
     network = gpt2()
     ids = torch.tensor([[5, 80, 200, 7, 9], [1, 2, 3, 4, 5]])
@@ -328,6 +330,7 @@ def test_rotations_keep_mean_and_covariance_and_mix_every_row() -> None:
     assert float((drawn[0] - drawn[1]).abs().max()) > 0.1
 
 
+@pytest.mark.long
 def test_groups_are_clearer_than_chance_where_they_were_built_and_not_in_a_cloud() -> None:
     random = torch.Generator().manual_seed(6)
     cloud = torch.randn(30, 20, dtype=torch.float64, generator=random)
@@ -477,6 +480,7 @@ def test_table_7_runs_on_a_given_network_and_is_drawn(untrained: str) -> None:
     assert len(right.lines[0].get_xdata()) == 6 * 2
 
 
+@pytest.mark.long
 def test_figure_8_runs_on_a_given_network_and_is_drawn(untrained: str) -> None:
     record = fig8.reproduce(model=untrained, texts=1, tokens=12, draws=2)
     panels = fig8.draw(record).axes
@@ -486,6 +490,7 @@ def test_figure_8_runs_on_a_given_network_and_is_drawn(untrained: str) -> None:
     assert tuple(direct.position.values[-1, 0]) in drawn
 
 
+@pytest.mark.long
 def test_figures_10_and_11_run_on_a_given_network_and_are_drawn(untrained: str) -> None:
     record = fig10.reproduce(model=untrained, reinitialised=None, sequences=2)
     above = fig10.draw(record).axes[1]

@@ -63,6 +63,7 @@ def test_what_the_data_cannot_tell_neither_holds_nor_fails_and_has_a_place_of_it
     assert (row["expected"], row["verdict"]) == (None, "measured")
 
 
+@pytest.mark.long
 def test_a_quick_run_says_what_was_reduced(tmp_path: Path):
     assert main(["asymptotic-wendel", "--quick", "--out", str(tmp_path)]) == 0
     record = json.loads((tmp_path / "asymptotic-wendel.json").read_text(encoding="utf-8"))
@@ -162,6 +163,7 @@ def test_positional_figure_1_labels_the_reading_of_each_panel():
     np.testing.assert_allclose(panels[3].lines[0].get_ydata(), fig1.distances(right)[:, 0])
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("module", [fig2b, fig9b])
 def test_growing_tokens_are_drawn_from_their_start(module):

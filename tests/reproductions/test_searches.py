@@ -33,6 +33,7 @@ def test_the_page_has_the_numbers_of_the_record(search: dict) -> None:
     assert row in PAGE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("search", [one for one in SEARCHES if one["confirmed"]], ids=lambda one: one["statement"])
 def test_the_counterexample_of_a_record_fails(search: dict) -> None:
     """Read back from its text, and run with a third engine."""

@@ -86,6 +86,7 @@ def test_every_estimate_that_is_kept_stands_inside_its_interval(name: str) -> No
     assert all(estimate.low - 1e-6 <= estimate.value <= estimate.high + 1e-6 for estimate in estimates)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "heading"), [("wendel", "share"), ("remark-3-2", "states with a distance that falls")]

@@ -86,6 +86,7 @@ def _of(name: str, results: dict[str, Readable]) -> Readable:
     return results[name]
 
 
+@pytest.mark.long
 @pytest.mark.few(7)
 @pytest.mark.parametrize("name", MADE)
 def test_a_result_is_printed_in_few_lines(name: str, results: dict[str, Readable]) -> None:
@@ -99,6 +100,7 @@ def test_a_result_is_printed_in_few_lines(name: str, results: dict[str, Readable
     assert result.summary().split("\n")[0] == repr(result)[len(type(result).__name__) + 3 : -1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MADE)
 def test_a_notebook_shows_every_finding(name: str, results: dict[str, Readable]) -> None:
     result = _of(name, results)
@@ -108,6 +110,7 @@ def test_a_notebook_shows_every_finding(name: str, results: dict[str, Readable])
     assert "<li>" in Readable._repr_html_(result)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("a verdict", "basins")])

@@ -93,6 +93,7 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.dictionaries(keys, values, max_size=4), st.sampled_from(["", " ", "\n", "  # ] } [ {\n"]))
 def test_the_scanner_finds_exactly_the_keys_that_the_parser_finds(document: dict[str, Any], newline: str) -> None:

@@ -57,6 +57,7 @@ def test_no_statement_on_flows_applies_to_a_file_with_noise() -> None:
     assert "asymptotic-4.1" in {one.statement for one in run(file(QUIET)).certificates or ()}
 
 
+@pytest.mark.long
 def test_the_page_and_the_folder_say_that_there_was_noise(tmp_path: Path) -> None:
     simulation = run(file())
     simulation.save(tmp_path / "out")

@@ -24,6 +24,7 @@ def spec(*changes: tuple[str, str]) -> specification.SpecificationFile:
     return specification.parse(text, "spec.toml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in example_names() if name != "fig5"],
@@ -84,6 +85,7 @@ def test_a_figure_that_cannot_be_drawn_costs_no_run() -> None:
     assert list(simulation.undrawn) == ["norms"]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("system", [0, 1])
 def test_of_several_systems_the_one_asked_for_is_in_the_film(system: int, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_the_condition_number_is_the_quotient_of_the_singular_values() -> None:
     assert found_in(left * singular @ right.mT).condition == pytest.approx(300.0, rel=1e-9)
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 10_000), kind=st.sampled_from(["independent", "product", "low plus noise"]))
 @settings(max_examples=12)
 def test_random_matrices_have_the_extremes_of_their_whole_spectrum(seed: int, kind: str) -> None:

@@ -33,6 +33,7 @@ def change(store: Path, name: str, edit: Callable[[dict[str, Any]], object]) -> 
     (store / "zarr.json").write_text(json.dumps(root))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["outcome", "scale", "complete"])
 def test_codecs_that_could_run_code_are_refused(store: Path, name: str) -> None:
     codec = {"name": "numcodecs.pickle", "configuration": {"protocol": 5}}

@@ -44,6 +44,7 @@ values = [0.0, 0.5, 2.0]
 """
 
 
+@pytest.mark.long
 def test_one_free_token_has_the_law_of_ornstein_and_uhlenbeck(client: Client, tmp_path: Path) -> None:
     """dx = −x dt + σ dB: mean e^{−t} x(0), variance σ²(1 − e^{−2t})/2 of each coordinate, independent draws."""
     stored = sweep(parse_plan(TEXT, "noise.toml"), tmp_path / "noise.zarr", client)
@@ -60,6 +61,7 @@ def test_one_free_token_has_the_law_of_ornstein_and_uhlenbeck(client: Client, tm
     assert len(np.unique(last)) == last.size
 
 
+@pytest.mark.long
 def test_the_noise_of_a_system_depends_on_its_point_and_draw_alone(client: Client, tmp_path: Path) -> None:
     """Whatever the tasks are, however many points there are beside it, and as in a run of its own."""
     few = TEXT.replace("draws = 600", "draws = 7")

@@ -51,6 +51,7 @@ points = 5
 """
 
 
+@pytest.mark.long
 def test_one_free_token_grows_by_its_rate(client: Client, tmp_path: Path) -> None:
     dataset = sweep(parse_plan(GROWTH, "growth.toml"), tmp_path / "new" / "growth.zarr", client)
     logs = np.outer([-20.0, -10.0, 0.0, 10.0, 20.0], np.linspace(0.0, 3.0, 7))
@@ -94,6 +95,7 @@ def test_joined_points_move_as_each_does_alone(small: Plan) -> None:
     torch.testing.assert_close(chosen.flow.velocity(chosen.start)[1], together[3][1], rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.long
 def test_systems_that_spend_their_steps_are_tried_again_and_counted(client: Client, tmp_path: Path) -> None:
     large = SMALL.replace("task = 2", "task = 24")
     short = large.replace("rtol = 1e-4", "rtol = 1e-4\nmax_steps = 3")

@@ -63,6 +63,7 @@ def test_arrays_come_in_the_order_of_the_plan_however_they_are_listed(
     assert list(dataset.to_dataframe().index.names) == list(plan.dims)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("tasks", "chunks"), [(0, 0), (4, 3), (11, 6)])
 def test_a_stopped_sweep_resumes_to_the_same_bytes(
@@ -78,6 +79,7 @@ def test_a_stopped_sweep_resumes_to_the_same_bytes(
     assert files(store) == files(whole)
 
 
+@pytest.mark.long
 def test_tasks_of_another_order_give_the_same_bytes(
     small: Plan, whole: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +145,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("mount") is None, reason="no mount")
 def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
     small: Plan, whole: Path, client: Client, small_disk: Path
@@ -163,6 +166,7 @@ def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
     assert files(store) == files(whole)
 
 
+@pytest.mark.long
 def test_of_two_sweeps_that_begin_at_the_same_time_the_later_is_refused(
     small: Plan, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

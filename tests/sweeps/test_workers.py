@@ -157,6 +157,7 @@ def test_values_that_do_not_go_together_are_refused_before_the_sweep(client: Cli
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_values_that_do_not_go_together_in_a_large_sweep_end_as_an_error_that_names_the_point(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def named(name: str, trajectory: Trajectory) -> Certificate:
     return {entry.statement: entry for entry in certify(trajectory)}[name]
 
 
+@pytest.mark.long
 def test_gradient_statements_hold_on_random_systems() -> None:
     qk = positive_definite(0, SYSTEMS)
     space = Ellipsoid(qk)
@@ -68,6 +69,7 @@ def test_gradient_statements_hold_on_random_systems() -> None:
     assert (convergence.outcomes == "holds").sum() == SYSTEMS
 
 
+@pytest.mark.long
 def test_consensus_from_half_spaces_holds_on_random_systems() -> None:
     metric = positive_definite(2, SYSTEMS)
     space = Ellipsoid(metric)
@@ -80,6 +82,7 @@ def test_consensus_from_half_spaces_holds_on_random_systems() -> None:
     assert by_name.outcomes.shape == (SYSTEMS,)
 
 
+@pytest.mark.long
 def test_causal_consensus_holds_on_random_systems() -> None:
     flow = Flow(Attention(sinusoids(7, 2), eye(2), causal=True), Sphere())
     start = Sphere().sample(TOKENS, DIM, (SYSTEMS,), seed=8)
@@ -87,6 +90,7 @@ def test_causal_consensus_holds_on_random_systems() -> None:
     assert (by_name.outcomes == "holds").all()
 
 
+@pytest.mark.long
 def test_the_other_projection_holds_on_random_systems() -> None:
     # Of moderate condition, so that the tolerance is 1e-12 as it stands.
     ov = normal(9, SYSTEMS, DIM, DIM) / 6 + eye()

@@ -150,6 +150,7 @@ def test_one_start_does_not_decide_a_probability() -> None:
     assert "asymptotic-remark-4.2" not in {one.statement for one in certify(run)}
 
 
+@pytest.mark.long
 def test_many_starts_are_compared_with_the_probability() -> None:
     flow = Flow(Attention(torch.eye(2).double(), torch.eye(2).double()), Sphere())
     uniform = Sphere().sample(6, 2, (200,), seed=6)

@@ -80,6 +80,7 @@ def test_above_the_threshold_the_certificate_fails() -> None:
     assert certificate.outcome == "fails"
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])

@@ -110,6 +110,7 @@ START = [[1.0, 0.5], [-0.3, 1.2], [0.4, -1.1], [-1.0, -0.2]]
 FAR = {"polytope": 600.0, "any": 600.0, "line": 600.0, "open": 600.0, "levels": 10.0, "space": 10.0}
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
@@ -135,6 +136,7 @@ def test_nothing_fails_of_rescaled_tokens_in_other_engines(engine: Engine) -> No
         assert (certificate.outcomes == "holds").sum() >= 4, certificate.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("statement", "qk", "ov"),
     [
@@ -149,6 +151,7 @@ def test_outside_the_hypotheses_rescaled_tokens_do_the_opposite(statement: str, 
     assert td.certify(run, [statement])[0].outcome == "fails"
 
 
+@pytest.mark.long
 def test_both_frames_give_the_same_margins() -> None:
     of, start, _ = random_systems("polytope", 8, seed=50)
     times = [0.0, 1.0, 3.0, 9.0]
@@ -291,6 +294,7 @@ def test_outside_the_hypotheses_the_opposite_happens(statement: str, qk: Any, ov
     assert certified(statement, flow(qk, ov), start, np.linspace(0, 3, 13)).outcome == "fails"
 
 
+@pytest.mark.long
 def test_a_defective_eigenvalue_has_no_space_and_nothing_is_said() -> None:
     jordan = flow(EYE, [[1.0, 1.0], [0.0, 1.0]])
     assert certified("clusters-5", jordan, START).outcome == "undecided"

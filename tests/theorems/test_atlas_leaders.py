@@ -29,6 +29,7 @@ def drawn(systems: int, tokens: int, dim: int, seed: int, speed: float = 1.0) ->
     return flow, rng.normal(size=(systems, tokens, dim))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("frame", ["tokens", "rescaled"])

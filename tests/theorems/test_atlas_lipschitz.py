@@ -18,6 +18,7 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_no_jacobian_exceeds_the_bound(engine: Literal["batched", "compiled", "stiff"], rtol: float) -> None:

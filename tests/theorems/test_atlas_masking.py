@@ -70,6 +70,7 @@ def sphere(rng: np.random.Generator, *shape: int) -> Tensor:
     return torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=shape)), dim=-1)
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(("engine", "rtol"), RUNS)
 @pytest.mark.parametrize("statements", [["masking-table-1-space"], ["masking-4.1"], ["masking-5.1", "masking-B"]])
@@ -172,6 +173,7 @@ def test_with_a_full_mask_the_first_token_and_the_centers_move() -> None:
         assert certified(statement, seen, start, np.linspace(0, 5, 6)).outcome == "fails"
 
 
+@pytest.mark.long
 def test_values_that_mix_the_eigenspace_with_the_rest_turn_token_1_or_drive_it_away_at_first() -> None:
     start = torch.nn.functional.normalize(torch.tensor([[1.0, 1, 1, 1], [0, 1, 2, 3]]).double(), dim=-1)
     for row, conditions in ((2, ["holds", "fails", "holds"]), (0, ["fails", "holds", "undecided"])):
@@ -201,6 +203,7 @@ def test_the_counterexample_rests_at_the_root_of_its_equation_and_comes_back_whe
     assert certificate.outcomes.tolist() == ["fails"] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rtol", [1e-4, 1e-10])
 def test_one_start_in_six_ends_at_the_counterexample(rtol: float) -> None:
     of = flow(COUNTEREXAMPLE["qk"], COUNTEREXAMPLE["ov"])
@@ -237,6 +240,7 @@ def test_a_window_needs_a_positive_temperature(beta: Any) -> None:
         predict_interaction_window(beta)
 
 
+@pytest.mark.long
 def test_a_center_stays_within_its_window_and_leaves_after_it() -> None:
     beta, apart = 30.0, 0.5
     of = flow(beta * EYE, EYE)
@@ -352,6 +356,7 @@ def next_rest(angle: float, frozen: np.ndarray, beta: float) -> float:
     return root
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("weights", ["softmax", "exponential"])
@@ -372,6 +377,7 @@ def test_tokens_come_to_rest_near_frozen_ones(engine: Any, rtol: float, count: i
         assert (certificate.outcomes == "holds").mean() > 0.9
 
 
+@pytest.mark.long
 def test_a_token_goes_to_the_next_rest_on_its_way() -> None:
     rng = np.random.default_rng(6)
     for beta in (2.0, 20.0):
@@ -444,6 +450,7 @@ def test_each_hypothesis_about_frozen_tokens_broken_alone_is_named() -> None:
     assert reasons("masking-5.2", alone, start) == []
 
 
+@pytest.mark.long
 def test_tokens_that_are_repelled_or_see_others_leave_frozen_tokens() -> None:
     start = circle([0.0, 0.8, 2.6, 2.7, 2.8])
     times = np.linspace(0.0, 20.0, 21)

@@ -146,6 +146,7 @@ def test_the_rest_of_full_rank_is_unstable() -> None:
     assert outcomes(td.simulate(general, np.eye(4), range(3), **BARE), "masks-norm") == "fails"
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "stiff"])

@@ -73,6 +73,7 @@ WEIGHTS: dict[Weights, dict[str, Any]] = {"softmax": {}, "exponential": {"weight
 """With that offset T₁ is before the last time that is saved below, and T₂ after it for the smallest β."""
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("weights", WEIGHTS)

@@ -122,6 +122,7 @@ def run_of(dim: int, together: bool = False) -> td.Trajectory:
     return td.simulate(flow, start.expand(2, -1, -1), times, noise=td.Noise(1.0, seed=dim), step={2: 0.2, 3: 0.1}[dim])
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("together", [False, True])
@@ -135,6 +136,7 @@ def test_runs_on_both_sides_of_the_threshold_hold(dim: int, together: bool) -> N
     assert float(mean[1]) > 0.2
 
 
+@pytest.mark.long
 def test_tokens_that_do_the_opposite_fail() -> None:
     """A run under another coupling than it says it had is on the other side of the threshold."""
     swapped = replace(run_of(2), flow=flow_at(SHARES[2][::-1], 2, 1.0))

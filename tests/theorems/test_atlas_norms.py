@@ -297,6 +297,7 @@ def test_a_speed_of_the_variance_is_judged_in_a_short_run_too(factor: float, out
     assert td.certify(run, ["norms-4.3-variance"])[0].outcome == outcome
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("beyond", "outcome"), [(0.3, "fails"), (-0.3, "holds")])
 def test_below_the_errors_of_a_run_nothing_is_asked_of_the_variance(beyond: float, outcome: str) -> None:
     times = np.linspace(0.0, 400.0, 41)

@@ -73,6 +73,7 @@ Engine = Literal["batched", "compiled", "stiff"]
 # --- one point -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @TOLERANCES
 @ENGINES
@@ -210,6 +211,7 @@ def test_tokens_slower_than_the_step_inequality_refute_it() -> None:
 # --- repulsion -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @TOLERANCES
 @ENGINES

@@ -55,6 +55,7 @@ def outcomes(name: str, size: tuple[int, int], count: int, **options: object) ->
     return statement.certify(run).outcomes.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.few(8)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("name", FLOWS)
@@ -99,6 +100,7 @@ EITHER = ["perspective-6.1", "perspective-6.4", "perspective-6.8", "perspective-
 """Statements on softmax and on exponential weights."""
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", EITHER)
 def test_no_drawn_system_of_exponential_weights_fails(name: str) -> None:

@@ -34,6 +34,7 @@ def the(result: list, name: str) -> Check | Certificate:
     return next(one for one in result if one.statement == name)
 
 
+@pytest.mark.long
 def test_one_start_outside_the_half_space_does_not_hide_the_theorem_from_the_other_49() -> None:
     flow, start = td.Flow(td.Attention(EYE, EYE), td.Sphere()), fifty()
     result = the(check(flow, start), "asymptotic-4.1")

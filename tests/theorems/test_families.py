@@ -114,6 +114,7 @@ def test_systems_of_a_statements_family_meet_its_hypotheses(name: str) -> None:
     assert (family.tokens, family.dim) == size
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", WITHOUT)
 def test_a_statement_that_no_drawn_system_meets_is_refused(name: str) -> None:
@@ -128,6 +129,7 @@ def test_what_is_violated_is_named() -> None:
         family_of(STATEMENTS["perspective-6.1"], 3, 2)
 
 
+@pytest.mark.long
 def test_the_most_general_family_comes_first() -> None:
     assert (family_of(STATEMENTS["asymptotic-4.1"], 3, 2).qk, family_of(STATEMENTS["lipschitz-ball"], 3, 2).ov) == (
         "any",

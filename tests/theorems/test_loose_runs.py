@@ -40,6 +40,7 @@ def named(trajectory: Trajectory, name: str) -> Certificate:
     return computed
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("rtol", [1e-2, 1e-3, 1e-4, 1e-5])
 def test_a_half_space_run_loosely_is_not_said_to_fail(rtol: float) -> None:

@@ -36,6 +36,7 @@ def test_no_statement_on_flows_applies_to_a_run_with_noise() -> None:
             assert check.reasons == ("no noise: noise has the strength 0.4",)
 
 
+@pytest.mark.long
 def test_only_statements_on_noise_are_certified_of_a_run_with_noise() -> None:
     assert "asymptotic-4.1" in {one.statement for one in td.certify(run(None))}
     assert "asymptotic-4.1" in {one.statement for one in td.certify(run(td.Noise(0.0, seed=0)))}

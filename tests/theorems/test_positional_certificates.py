@@ -54,6 +54,7 @@ def certified(run: Trajectory, name: str) -> Certificate:
     return certificate
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("sign", [-1, 1, 0])
 def test_pairs_drift_apart_in_the_symmetric_form_and_tokens_obey_its_rate(sign: int) -> None:
@@ -94,12 +95,14 @@ def test_tokens_tend_to_minus_their_positions() -> None:
     assert float((run.tensor[:, -1] + PLANAR.table).abs().max()) < 0.15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_hull_along_an_eigenvector_of_v_grows_as_predicted(causal: bool) -> None:
     run = simulate(expanding(50, causal=causal), drawn(53, SYSTEMS, TOKENS, DIM), SHORT, max_steps=500)
     assert certified(run, "positional-3.6").outcome == "holds"
 
 
+@pytest.mark.long
 def test_the_bounds_hold_for_two_heads_with_a_common_eigenvector_and_a_moving_qk() -> None:
     basis = torch.eye(DIM, dtype=torch.float64) + 0.3 * drawn(60, SYSTEMS, 1, DIM, DIM)
     rates = torch.tensor([[0.8, 0.5, -0.6], [0.1, -0.4, 0.3]], dtype=torch.float64)
@@ -113,11 +116,13 @@ def test_the_bounds_hold_for_two_heads_with_a_common_eigenvector_and_a_moving_qk
     assert certificate.outcome == "holds"
 
 
+@pytest.mark.long
 def test_the_bounds_hold_for_tokens_with_absolute_positions() -> None:
     run = simulate(expanding(70, positions=POSITIONS), drawn(73, SYSTEMS, TOKENS, DIM), SHORT, max_steps=500)
     assert certified(run, "positional-C.2").outcome == "holds"
 
 
+@pytest.mark.long
 def test_the_bounds_hold_for_tokens_with_rotary_positions() -> None:
     rotary = RotaryPositions(drawn(80, DIM, 2), drawn(81, DIM, 2), scale=0.7)
     run = simulate(expanding(82, positions=rotary), drawn(85, SYSTEMS, TOKENS, DIM), SHORT, max_steps=500)

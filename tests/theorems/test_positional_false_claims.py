@@ -91,6 +91,7 @@ def test_distances_can_grow_for_a_negative_definite_form_that_is_not_symmetric()
     assert certificate.first_failure == 0.0
 
 
+@pytest.mark.long
 def test_one_token_escapes_although_both_forms_have_the_signs_of_the_remark() -> None:
     run = run_of(DIVERGING_COUNTEREXAMPLE)
     form, logits = signs(run.flow)
@@ -136,6 +137,7 @@ def test_a_small_ring_shrinks_to_zero() -> None:
     assert outcomes_of(run) == "zero"
 
 
+@pytest.mark.long
 def test_tokens_may_rest_away_from_zero() -> None:
     run = run_of(EQUILIBRIUM_EXAMPLE)
     assert outcomes_of(run) == "nonzero equilibrium"

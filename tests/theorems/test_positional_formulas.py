@@ -264,6 +264,7 @@ NULL_CONE = {
 """sym(qk) is indefinite: up to t = 3000 the largest norm falls from 2.0 to 0.14; then it rises and rests at 0.94."""
 
 
+@pytest.mark.long
 def test_tokens_that_come_to_rest_on_the_null_cone_are_not_called_zero() -> None:
     flow = Flow(Attention(NULL_CONE["qk"], NULL_CONE["ov"]), Free())
 
@@ -394,6 +395,7 @@ def test_small_tokens_on_the_null_cone_rest_once_the_run_is_long_for_their_size(
     assert outcomes_of(simulate(flow, line, times, engine="stiff")) == outcome
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("offset", [0.0, 5.0, 20.0])
 def test_an_offset_that_slows_time_down_changes_no_outcome(offset: float) -> None:

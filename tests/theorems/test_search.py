@@ -81,6 +81,7 @@ def test_a_theorem_has_none(name: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_wrong_constant_is_found_out() -> None:
     """Theorem 4.1 with five times its rate."""
     right = next(one for one in td.theorems.STATEMENTS if one.name == "asymptotic-4.1")
@@ -187,6 +188,7 @@ def test_wrong_arguments_are_named(wrong: dict[str, object], error: type[Excepti
         search_counterexample(**(usual | wrong))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["hardmax-4", "leaders-limit"])
 def test_statements_on_hardmax_weights_can_be_searched(name: str) -> None:

@@ -30,6 +30,7 @@ def _measured(beta: float, dim: int, weights: Literal["softmax", "exponential"],
     return margins
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("weights", ["softmax", "exponential"])

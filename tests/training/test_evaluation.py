@@ -40,6 +40,7 @@ def unequal(losses: list[Tensor], batch: int) -> float:
     return abs(float(torch.stack(means).mean() - torch.cat(losses).mean()))
 
 
+@pytest.mark.long
 def test_bits_per_byte_are_the_mean_over_all_foretold_bytes(tmp_path: Path) -> None:
     experiment = small(tmp_path, model={"dropout": 0.2}, recipe={"batch": 4, "averaging": 0.5, "learning_rate": 2e-2})
     record, task = run(experiment, tmp_path / "run"), task_of(experiment, 1)

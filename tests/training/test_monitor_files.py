@@ -27,6 +27,7 @@ def watched() -> Monitor:
     return monitor
 
 
+@pytest.mark.long
 def test_what_is_saved_is_what_is_opened(watched: Monitor, tmp_path: Path) -> None:
     for _ in range(2):  # a second time over the first
         assert watched.save(tmp_path / "seen") == tmp_path / "seen"

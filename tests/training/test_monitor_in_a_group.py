@@ -24,6 +24,7 @@ def group(tmp_path: Path) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("group")
 def test_a_network_that_is_distributed_is_measured_as_itself() -> None:
     alone, spread, parallel = Monitor(texts()), Monitor(texts()), Monitor(texts())
@@ -58,6 +59,7 @@ def test_other_processes_than_the_first_measure_nothing(monkeypatch: pytest.Monk
     assert monitor.status == "nothing measured yet"
 
 
+@pytest.mark.long
 def test_a_compiled_network_is_measured_as_itself() -> None:
     model = gpt2()
     assert unwrapped(torch.compile(model)) is model  # pyright: ignore[reportArgumentType]

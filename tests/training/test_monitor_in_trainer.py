@@ -24,6 +24,7 @@ def _events(folder: Path) -> Any:
     return result
 
 
+@pytest.mark.long
 def test_every_number_is_in_tensorboard_under_its_name_at_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_run_that_was_stopped_goes_on_with_what_was_measured(tmp_path: Path) -
     assert other.dataset.step.values.tolist() == [6, 8]  # numbers of other texts cannot be gone on with
 
 
+@pytest.mark.long
 def test_a_second_training_begins_anew(tmp_path: Path) -> None:
     monitor = Monitor(texts(), every=2)
     for steps in (3, 2):

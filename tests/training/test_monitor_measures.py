@@ -58,6 +58,7 @@ def _traced(model: nn.Module, given: Any) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", _WATCHED)
 def test_a_look_is_a_trace_of_the_weights_as_they_are(name: str) -> None:

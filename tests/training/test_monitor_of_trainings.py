@@ -28,6 +28,7 @@ def _verdict(model: LanguageModel, given: list[list[int]]) -> list[str]:
     return list(judge(None, trace(load(model.base_model), given)).layers)
 
 
+@pytest.mark.long
 def test_a_training_that_collapses_is_called_a_collapse(caplog: pytest.LogCaptureFixture) -> None:
     model, monitor = language_model(dropout=0.0, norms="none"), Monitor(of_one_topic_each(), every=5)
     drive_together(model, 40, monitor.step)
@@ -42,6 +43,7 @@ def test_a_training_that_collapses_is_called_a_collapse(caplog: pytest.LogCaptur
     assert "to consensus (κ′ 0." in monitor.changes[-1]
 
 
+@pytest.mark.long
 def test_a_training_that_turns_all_texts_to_one_side_is_called_anisotropic(caplog: pytest.LogCaptureFixture) -> None:
     """A vector that is added to every token is what all share, and no collapse."""
     model, monitor = language_model(dropout=0.0), Monitor(texts(5), every=5)
@@ -61,6 +63,7 @@ def test_a_training_that_turns_all_texts_to_one_side_is_called_anisotropic(caplo
     assert _lines(caplog) == (line,)
 
 
+@pytest.mark.long
 def test_a_training_that_leaves_tokens_apart_has_no_line(caplog: pytest.LogCaptureFixture) -> None:
     model, monitor = language_model(), Monitor(texts(5), every=5)
     losses = own_loop(model, 15, monitor.step)

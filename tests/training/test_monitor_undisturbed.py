@@ -17,6 +17,7 @@ from tokendynamics.training.monitor._network import undisturbed
 from training.monitored import NETWORKS, WORDS, gpt2, language_model, losses_of, own_loop, texts, trainer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_loop_of_ones_own_gives_the_same_losses_and_weights_to_the_last_bit(name: str) -> None:
     plain, watched, monitor = NETWORKS[name](), NETWORKS[name](), Monitor(texts(), every=2)
@@ -26,6 +27,7 @@ def test_a_loop_of_ones_own_gives_the_same_losses_and_weights_to_the_last_bit(na
         assert torch.equal(one, other)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["a regime", "GPT-2"])
 def test_a_trainer_gives_the_same_losses_to_the_last_bit(name: str, tmp_path: Path) -> None:

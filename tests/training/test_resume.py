@@ -122,6 +122,7 @@ def test_images_with_drop_path_and_averages_go_on_the_same(tmp_path: Path) -> No
     assert_same(tmp_path / "stopped", tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_finished_run_leaves_these_files_and_no_remains(unbroken: tuple[Experiment, Path]) -> None:
     _, whole = unbroken
     network = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]

@@ -73,6 +73,7 @@ def test_the_average_is_its_recursion(averaged: tuple[Experiment, Path, Watched,
     assert all(bool((kept[name].abs() == 1).all()) for name in signs)
 
 
+@pytest.mark.long
 def test_progress_is_told_from_where_the_run_goes_on(averaged: tuple[Any, Any, Any, list[tuple[float, float]]]) -> None:
     assert averaged[3] == [(done, 6) for done in (0, 1, 2, 3, 4, 5, 4, 5, 6)]
 
@@ -272,6 +273,7 @@ def test_a_loss_on_a_split_that_is_no_number_is_not_passed_over(
     assert record.notes[0] == "the loss on validation is not finite after step 2, and every weight is"
 
 
+@pytest.mark.long
 def test_the_network_is_read_like_any_other(averaged: tuple[Experiment, Path, Any, Any]) -> None:
     experiment, folder, _, _ = averaged
     for name in ("model", "model-averaged"):

@@ -85,6 +85,7 @@ def diagnoses() -> list[td.Diagnosis]:
     return [everything, td.diagnose(network_of("bert"), ids_of(1)), td.Diagnosis(**images)]
 
 
+@pytest.mark.long
 def test_sentences_of_diagnoses_keep_the_rules(known_layouts: None) -> None:
     broken = []
     for diagnosis in diagnoses():

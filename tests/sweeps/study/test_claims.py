@@ -91,6 +91,7 @@ def test_a_claim_without_pairs_counts_among_the_tests_and_is_not_decided() -> No
     assert result[0].p == pytest.approx(3 * result[0].comparison.p)
 
 
+@pytest.mark.long
 def test_where_nothing_is_planted_one_study_in_twenty_decides_any_of_its_claims() -> None:
     source, studies, wrong = np.random.default_rng(11), 400, 0
     claims = [Claim("b", "a"), Claim("c", "a"), Claim("d", "c")]

@@ -157,6 +157,7 @@ def test_differences_that_do_not_vary_say_nothing_of_how_sure_they_are() -> None
         assert result.better is None
 
 
+@pytest.mark.long
 def test_coarse_measures_of_arms_that_do_not_differ_are_separated_as_rarely_as_fine_ones() -> None:
     source, seeds = np.random.default_rng(5), (1, 2)
 
@@ -178,6 +179,7 @@ def simulated(law: Callable[[np.random.Generator], Values], studies: int, seed: 
     return [compared("b", "a", law(source), seeds, confidence=0.95, lower_is_better=True) for _ in range(studies)]
 
 
+@pytest.mark.long
 def test_where_nothing_is_planted_one_study_in_twenty_separates_and_pairing_makes_the_rest_sharp() -> None:
     def law(difference: float) -> Callable[[np.random.Generator], Values]:
         def draw(source: np.random.Generator) -> Values:

@@ -210,6 +210,7 @@ def test_the_direction_of_every_task_s_measure_is_known() -> None:
         assert parse_plan(example_text(name, "study"), name).lower_is_better is lower
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", example_names("study"))
 def test_every_example_is_a_study_whose_networks_can_be_made(name: str) -> None:
     plan = parse_plan(example_text(name, "study"), f"{name}.toml")

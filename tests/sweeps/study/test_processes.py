@@ -45,6 +45,7 @@ def gone(pid: int) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_an_interrupted_study_ends_its_runs_and_goes_on_where_it_was(
     planted: Planted, client: Client, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def store(tmp_path: Path, planted: Planted) -> Path:
     return tmp_path / "studies" / "store"  # the first of its parents is there, no more
 
 
+@pytest.mark.long
 def test_a_planted_difference_is_found_through_noise_that_arms_share(
     store: Path, planted: Planted, client: Client
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_planted_difference_is_found_through_noise_that_arms_share(
     assert starts(store) == {f"runs/{arm}/{seed}": 1 for arm in ("baseline", "divergence") for seed in (1, 2, 3)}
 
 
+@pytest.mark.long
 def test_the_dataset_has_what_the_records_have(store: Path, client: Client) -> None:
     computed = study(PLAN, store, client).dataset
     record = json.loads((store / "runs/divergence/3/record.json").read_text())
@@ -88,6 +90,7 @@ def record_of(store: Path, place: str) -> dict[str, dict[str, float]]:
     return json.loads((store / place / "record.json").read_text())["experiment"]
 
 
+@pytest.mark.long
 def test_a_learning_rate_that_failed_on_a_seed_is_not_chosen_and_is_named(
     store: Path, planted: Planted, client: Client
 ) -> None:
@@ -144,6 +147,7 @@ def test_an_arm_without_a_learning_rate_is_not_run_and_is_tuned_again_when_resum
     assert starts(store)["tuning/divergence/0.002/101"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("act", "status", "reason"),
@@ -187,6 +191,7 @@ def test_a_run_that_failed_is_tried_again_when_resumed_and_one_that_blew_up_is_n
     assert not (store / "runs/divergence/2/failure.json").exists()
 
 
+@pytest.mark.long
 def test_a_finished_study_is_resumed_without_a_worker(store: Path, client: Client) -> None:
     first = study(PLAN, store, client)
     again = study(PLAN, store, "tcp://127.0.0.1:1", resume=True)  # nothing answers there, and nothing is asked
@@ -194,6 +199,7 @@ def test_a_finished_study_is_resumed_without_a_worker(store: Path, client: Clien
     assert len(again.manifest["runs"]) == 2
 
 
+@pytest.mark.long
 def test_progress_counts_what_was_there(store: Path, client: Client) -> None:
     study(PLAN, store, client)
     (store / "runs/baseline/3/record.json").unlink()
@@ -202,6 +208,7 @@ def test_progress_counts_what_was_there(store: Path, client: Client) -> None:
     assert message == [(5, 6, "Training two"), (6, 6, "Training two")]
 
 
+@pytest.mark.long
 def test_another_study_s_folder_is_refused_with_the_difference(store: Path, client: Client) -> None:
     study(PLAN, store, client)
     with pytest.raises(ArgumentValueError, match="store: expected a name where nothing is"):
@@ -224,6 +231,7 @@ def test_a_folder_begun_with_other_versions_is_refused(
         study(PLAN, store, client, resume=True)
 
 
+@pytest.mark.long
 def test_a_store_is_read_as_it_was_begun_whatever_its_preset_is_now(
     store: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +260,7 @@ def test_a_record_that_is_damaged_or_of_another_run_is_never_taken_for_data(stor
     assert status == ["finished", "not run", "not run"]
 
 
+@pytest.mark.long
 def test_a_run_s_folder_with_another_experiment_in_it_is_left_alone(store: Path, client: Client) -> None:
     study(PLAN, store, client)
     folder = store / "runs/baseline/1"
