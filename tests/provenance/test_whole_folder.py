@@ -288,6 +288,18 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_results(tmp_path: Path) -> N
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EFBIG, os.strerror(errno.EFBIG)),
+        RuntimeError(f"[enforce fail] write failed: {os.strerror(errno.EFBIG)}"),
+    ],
+)
+def test_a_limit_of_file_size_is_not_called_a_full_disk(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(StorageError, match=r"got file too large; raise the limit of a file's size \(ulimit -f\)"):
+        broken_off(tmp_path / "out", error)
+
+
 def test_a_disk_that_is_full_for_the_manifest_leaves_the_old_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 from sweeps.conftest import SMALL, files
+from tokendynamics.numerics.errors import StorageError
 from tokendynamics.specification import SpecificationError
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _cluster as cluster
@@ -165,3 +167,26 @@ def test_values_that_do_not_go_together_in_a_large_sweep_end_as_an_error_that_na
     with pytest.raises(SpecificationError, match=TOGETHER):
         sweep(of_two_axes(), tmp_path / "sweep.zarr", client)
     assert not open_store(tmp_path / "sweep.zarr", partial=True).complete.all()
+
+
+def test_too_low_a_limit_of_open_files_is_refused_before_workers_start(
+    small: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 16 files dask waits without end; with 24 it fails in the middle."""
+    monkeypatch.setattr(cluster, "open_files_limit", lambda: 59)
+    monkeypatch.setattr(LocalCluster, "__init__", lambda *_, **__: pytest.fail("workers were started"))
+    with pytest.raises(cluster.SchedulerError, match=r"at most 59 open files, .*, got 60 for 3 workers; raise it"):
+        sweep(small, tmp_path / "few.zarr", workers=3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_may_not_be_written_leaves_nothing_to_resume(
+    small: Plan, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr("tokendynamics.sweeps.systems._store.Store.create", refused)
+    with pytest.raises(StorageError, match=r"ulimit -f.*; nothing was written: start again"):
+        sweep(small, tmp_path / "none.zarr", client)
+    assert list(tmp_path.iterdir()) == []

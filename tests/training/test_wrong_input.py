@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from transformers import TrainerCallback
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, StorageError
 from tokendynamics.training import Experiment, Record, _run, preset
 from tokendynamics.training.__main__ import main
+from tokendynamics.training.folder import into_room
 from training.runs import At, assert_same, interrupt, run, small, weights
 
 VALUE, TYPE = ArgumentValueError, ArgumentTypeError
@@ -333,3 +336,17 @@ def test_no_number_of_the_folder_is_lost_to_a_run_that_is_refused(begun: tuple[E
     with pytest.raises(ArgumentValueError, match=r"folder: expected a name where nothing is, got .*resume=True"):
         run(experiment, folder, callbacks=[At(1, interrupt)])
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_limit_of_file_size_is_named_where_pytorch_names_no_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(*_: object) -> int:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(Path, "write_bytes", limited)
+    with (
+        pytest.raises(StorageError, match=r"got file too large; raise the limit of a file's size"),
+        into_room(tmp_path),
+    ):
+        raise RuntimeError("unexpected pos 64 vs 0")

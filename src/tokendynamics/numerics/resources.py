@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,20 @@ def usable_processors() -> int:
     """
     affinity = getattr(os, "sched_getaffinity", None)
     return (len(affinity(0)) if affinity else os.cpu_count()) or 1
+
+
+def open_files_limit() -> float:
+    """Return how many files this process may have open, infinity where the system has no such limit.
+
+    >>> open_files_limit() > 8
+    True
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return math.inf
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def check_fits(needed: int, argument: str, advice: str = "") -> None:

@@ -173,9 +173,11 @@ def storage_errors(place: Path) -> Iterator[None]:
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         # HDF5, PyTorch and safetensors raise errors of their own, with the system's words in them.
-        if number in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
-            wanted, came = "room for the results", os.strerror(number or errno.ENOSPC).lower()
-            advice = "free space or choose another disk; the earlier files are unchanged"
+        if full := {number} & _FULL or {code for code in _FULL if os.strerror(code) in str(error)}:
+            code = min(full)
+            wanted, came = "room for the results", os.strerror(code).lower()
+            remedy = "raise the limit of a file's size (ulimit -f)" if code == errno.EFBIG else "free space"
+            advice = f"{remedy} or choose another disk; the earlier files are unchanged"
         elif number not in (None, errno.ENOTEMPTY) and _is_around(place, getattr(error, "filename", None)):
             limited = number in (errno.EMFILE, errno.ENFILE)  # whatever the place
             wanted = "files that can be opened" if limited else "a place that can be written to"

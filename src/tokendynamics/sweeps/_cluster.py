@@ -16,11 +16,17 @@ from distributed.comm.registry import get_backend
 
 from tokendynamics.numerics import TokenDynamicsError
 from tokendynamics.numerics.errors import shown
-from tokendynamics.numerics.resources import usable_processors
+from tokendynamics.numerics.resources import open_files_limit, usable_processors
 from tokendynamics.sweeps._store import WorkerVersionError, check_versions, own_versions
+from tokendynamics.words import plural
 
 _PATIENCE = 10.0
 """Seconds for a scheduler to answer."""
+_FILES, _FILES_EACH = 30, 10
+"""Open files (sockets and pipes above all) of a run with workers on this machine, and those of each worker.
+
+With fewer, dask neither starts nor ends.
+"""
 _DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 Task = TypeVar("Task")
@@ -40,7 +46,7 @@ def connected(scheduler: str | Client | None, workers: int | None, *, deaf: bool
         deaf: Whether workers on this machine leave Ctrl-C to the client, which ends what they have started in order.
 
     Raises:
-        SchedulerError: Nothing answers at the address.
+        SchedulerError: Nothing answers at the address, or too few files may be open for workers on this machine.
         WorkerVersionError: A worker has other versions.
     """
     if isinstance(scheduler, Client):
@@ -60,10 +66,16 @@ def connected(scheduler: str | Client | None, workers: int | None, *, deaf: bool
 
 
 def _local(workers: int | None) -> LocalCluster:
+    count = workers or usable_processors()
+    needed, limit = _FILES + _FILES_EACH * count, open_files_limit()
+    if needed > limit:
+        wanted = f"at most {limit} open files, the limit of this process"
+        advice = "raise it (ulimit -n 1024) or take fewer workers"
+        raise SchedulerError("workers", wanted, f"{needed} for {plural(count, 'worker')}", advice)
     # Each process of dask opens a port for web pages; without routes it serves none.
     with dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}):
         return LocalCluster(
-            n_workers=workers or usable_processors(),
+            n_workers=count,
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",

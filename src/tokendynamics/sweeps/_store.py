@@ -57,7 +57,9 @@ def filling(
             place.parent.mkdir(parents=True, exist_ok=True)
             yield there, report
     except StorageError as error:
-        raise StorageError(f"{error}; finished {kept} are kept: continue with --resume") from error
+        is_begun = place.is_dir() and any(place.iterdir())
+        what = f"finished {kept} are kept: continue with --resume" if is_begun else "nothing was written: start again"
+        raise StorageError(f"{error}; {what}") from error
     except OSError as error:
         if error.errno == errno.ENOTEMPTY and not there:
             raise _in_the_way(f"{place}, which another run began at the same time") from error

@@ -149,10 +149,10 @@ def clear_partial(folder: Path) -> None:
 
 @contextmanager
 def into_room(folder: Path) -> Iterator[None]:
-    """Say of a full disk that it is one, whatever PyTorch and safetensors raise there.
+    """Say of a full disk or of a limit that it is one, whatever PyTorch and safetensors raise there.
 
     Raises:
-        StorageError: The disk of the folder is full.
+        StorageError: The disk of the folder is full, or a limit or a permission keeps files from being written.
     """
     with storage_errors(folder):
         try:
@@ -160,24 +160,24 @@ def into_room(folder: Path) -> Iterator[None]:
         except TokenDynamicsError:
             raise
         except Exception as error:
-            full = os.strerror(errno.ENOSPC)
-            if full in str(error) or not _has_room(folder):
-                raise OSError(errno.ENOSPC, full, str(folder)) from error
+            code = errno.ENOSPC if os.strerror(errno.ENOSPC) in str(error) else _refusal(folder)
+            if code:
+                raise OSError(code, os.strerror(code), str(folder)) from error
             raise
 
 
-def _has_room(folder: Path) -> bool:
-    """Try it: a quota shows in nothing else."""
+def _refusal(folder: Path) -> int:
+    """Return the system's error number where a small file cannot be written, else 0: a quota shows in nothing else."""
     probe = folder / f".room{_PARTIAL}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(bytes(_ROOM))
         to_disk(probe)
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno or errno.ENOSPC
     finally:
         probe.unlink(missing_ok=True)
-    return True
+    return 0
 
 
 def _damage(checkpoint: Path) -> tuple[str, int]:
