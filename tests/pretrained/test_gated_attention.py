@@ -86,4 +86,7 @@ def test_what_adds_up_heads_refuses_a_gate() -> None:
 
 def test_a_gate_of_another_form_is_not_read() -> None:
     assert [layer.attention for layer in loaded("tanh").layout.layers] == [None, None]
-    assert "no module reads the heads' outputs side by side" in loaded("tanh").layout.layers[0].problem
+    assert (
+        "no module reads the heads' outputs alone, unchanged and one head after the other"
+        in loaded("tanh").layout.layers[0].problem
+    )

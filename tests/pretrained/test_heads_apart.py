@@ -287,7 +287,9 @@ def test_heads_that_a_raw_matrix_maps_are_not_audited_as_if_nothing_did() -> Non
     for block in network.blocks:
         block.sa = _Wrapped(block.sa)
     ckpt = loaded(network)
-    assert {layer.problem for layer in ckpt.layout.layers} == {"no module reads the heads' outputs side by side"}
+    assert {layer.problem for layer in ckpt.layout.layers} == {
+        "no module reads the heads' outputs alone, unchanged and one head after the other"
+    }
     assert all(layer.attention is None for layer in ckpt.layout.layers)
     assert td.attention_seen(ckpt, PROMPTS[:1]).sizes["head"] == HEADS
 
@@ -353,7 +355,9 @@ def test_heads_with_an_output_map_each_are_traced_and_seen() -> None:
     network.double().eval()
     ckpt, handed, weights = loaded(network), list[Tensor](), list[Tensor]()
     assert ckpt.layout.blocks == ("blocks.0", "blocks.1", "blocks.2")
-    assert {layer.problem for layer in ckpt.layout.layers} == {"no module reads the heads' outputs side by side"}
+    assert {layer.problem for layer in ckpt.layout.layers} == {
+        "no module reads the heads' outputs alone, unchanged and one head after the other"
+    }
     states = ckpt.states(prompt).feed_forward
     pattern = torch.as_tensor(td.attention_seen(ckpt, PROMPTS[:1], patterns=True).pattern.values)[0]
     for block in network.blocks:

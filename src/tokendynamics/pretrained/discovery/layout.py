@@ -113,7 +113,7 @@ ALL_CROSS = "each of its attentions compares two sequences"
 TOO_FEW_ROWS = "too few to find what positions do"
 """Of the rows of tokens that all inputs share, so that none can share a pass with another one."""
 
-NOT_SIDE_BY_SIDE = "no module reads the heads' outputs side by side"
+NOT_SIDE_BY_SIDE = "no module reads the heads' outputs alone, unchanged and one head after the other"
 
 LOOKS_AHEAD = "with some token ids it reads later tokens"
 
