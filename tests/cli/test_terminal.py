@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import click
 import pytest
 
-from command_line import call
+from command_line import FREE_FLOW, call
 from tokendynamics import cli as entry
 from tokendynamics.cli._diagnose import named_prompts
 from tokendynamics.cli._terminal import LONGEST_LINE, Console, json_line
@@ -114,3 +115,16 @@ def test_standard_input_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr("sys.stdin", endless)
         with pytest.raises(click.BadParameter, match="longer than"):
             named_prompts((), (Path("-"),))
+
+
+@pytest.mark.parametrize("width", ["20", "40", "80"])
+def test_a_narrow_terminal_loses_no_sign_of_a_table(
+    width: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "flow.toml").write_text(FREE_FLOW)
+    signs = []
+    for columns in ("1000", width):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert call(["check", str(tmp_path / "flow.toml")]) == 0
+        signs.append(Counter("".join(capsys.readouterr().out.split()).replace("─", "")))
+    assert signs[0] == signs[1]

@@ -89,7 +89,7 @@ def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
     for title, rows in parts:
         table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left", show_header=False)
         table.add_column(no_wrap=True)
-        table.add_column()
+        table.add_column(overflow="fold")
         for name, fact in rows:
             table.add_row(name, Text(fact))
         console.print(table)

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import rich.console
 from rich.box import SIMPLE_HEAD
@@ -19,6 +19,9 @@ from tokendynamics.numerics.printable import printable, shortened
 
 LONGEST_LINE = 500
 """Characters of a line that reports a failure."""
+
+_NARROWEST = 80
+"""Least width of results: a narrower terminal breaks their lines itself."""
 
 # Characters that JSON does not escape and a terminal obeys, hides or cannot encode.
 _RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
@@ -40,7 +43,8 @@ def table(*columns: str, left: Collection[str] = (), unbroken: Collection[str] =
     """
     made = Table(box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
     for column in columns:
-        made.add_column(column, justify="left" if column in left else "right", no_wrap=column in unbroken)
+        side: Literal["left", "right"] = "left" if column in left else "right"
+        made.add_column(column, justify=side, no_wrap=column in unbroken, overflow="fold")
     return made
 
 
@@ -96,6 +100,16 @@ class Console(rich.console.Console):
     >>> file.getvalue()
     'a␛[2Jb\n'
     """
+
+    @property
+    def size(self) -> rich.console.ConsoleDimensions:
+        """Width and height; results are at least `_NARROWEST` wide, so that no cell is cut."""
+        size = super().size
+        return size if self.stderr else size._replace(width=max(size.width, _NARROWEST))
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
 
     def render(self, renderable: Any, options: rich.console.ConsoleOptions | None = None) -> Iterable[Segment]:
         """Return Rich's segments with printable text."""

@@ -173,8 +173,8 @@ def storage_errors(place: Path) -> Iterator[None]:
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         # HDF5, PyTorch and safetensors raise errors of their own, with the system's words in them.
-        if full := {number} & _FULL or {code for code in _FULL if os.strerror(code) in str(error)}:
-            code = min(full)
+        if full := [code for code in sorted(_FULL) if code == number or os.strerror(code) in str(error)]:
+            code = full[0]
             wanted, came = "room for the results", os.strerror(code).lower()
             remedy = "raise the limit of a file's size (ulimit -f)" if code == errno.EFBIG else "free space"
             advice = f"{remedy} or choose another disk; the earlier files are unchanged"
