@@ -104,6 +104,15 @@ def test_what_cannot_be_explored_is_one_line(
     assert not Path("explorer.html").exists()
 
 
+def test_a_file_that_is_no_page_is_replaced_on_request_alone(undrawn: None, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("numbers.csv").write_text("1,2\n", encoding="utf-8")
+    assert call(["explore", "two.toml", "--out", "numbers.csv"]) == 2
+    assert "--out: expected a new file or a page of tokendynamics, got numbers.csv; choose" in capsys.readouterr().err
+    assert Path("numbers.csv").read_text(encoding="utf-8") == "1,2\n"
+    assert call(["explore", "two.toml", "--out", "numbers.csv", "--overwrite"]) == 0
+    assert call(["explore", "two.toml", "--out", "numbers.csv"]) == 0  # it is a page now
+
+
 def test_a_folder_of_nothing_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["explore", "."]) == 2
     assert "expected a checkpoint folder" in capsys.readouterr().err

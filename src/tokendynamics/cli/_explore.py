@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ def explore_command(
     prompts: Annotated[tuple[str, ...], Option("--prompt")] = (),
     out: Annotated[Path, Option(type=click.Path(dir_okay=False, path_type=Path))] = Path("explorer.html"),
     open_page: Annotated[bool, Option("--open")] = False,
+    overwrite: bool = False,
 ) -> None:
     """Write a page on which tokens move under attention.
 
@@ -38,7 +40,10 @@ def explore_command(
         prompts: A text for a model to read: the first three are followed. May be repeated.
         out: The file to write.
         open_page: Open the page in a browser.
+        overwrite: Also replace a file that is no page of tokendynamics.
     """
+    if not overwrite:
+        _check_replaces_a_page(out)
     from tokendynamics.cli._output import Output
     from tokendynamics.report import explore
 
@@ -52,6 +57,24 @@ def explore_command(
         echo(f"{path}: open it in a browser")
         if open_page:
             webbrowser.open(path.resolve().as_uri())
+
+
+def _check_replaces_a_page(out: Path) -> None:
+    """Refuse a file that is no page of this package; what is no file is refused where it is written."""
+    if not out.is_file():
+        return
+    from tokendynamics.numerics import ArgumentValueError
+
+    head = b""
+    with suppress(OSError), out.open("rb") as file:
+        head = file.read(_HEAD)
+    if b'<meta name="generator" content="tokendynamics">' not in head:
+        advice = "choose another name, or add --overwrite"
+        raise ArgumentValueError("--out", "a new file or a page of tokendynamics", f"{out}; {advice}")
+
+
+_HEAD = 4096
+"""Bytes within which a page names what made it."""
 
 
 def _read(subject: str, progress: Progress) -> Any:
