@@ -103,11 +103,11 @@ def test_other_files_of_a_folder_do_not_matter(folder: Path) -> None:
     assert load(str(folder)).architecture.layers == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "came"), [("nothing", "got no such file; check the path"), ("config.json", "got a file")]
-)
+@pytest.mark.parametrize(("name", "came"), [("nothing", "got no such file"), ("config.json", "got a file")])
 def test_an_adapter_that_is_no_folder_is_named_by_what_it_is(folder: Path, name: str, came: str) -> None:
-    with pytest.raises(CheckpointError, match=f"{name}: expected a folder that can be read, {came}"):
+    with pytest.raises(
+        CheckpointError, match=rf"adapter: expected a folder with adapter_config\.json, {came} \(.*{name}"
+    ):
         load(str(folder), adapter=folder / name)
 
 

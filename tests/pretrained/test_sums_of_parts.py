@@ -472,6 +472,8 @@ class HeadsInBlock(nn.Module):
         heads = [(q(y) @ k(y).mT / 2).softmax(dim=-1) @ v(y) for q, k, v in zip(self.q, self.k, self.v, strict=True)]
         if "in another order" in self.form:
             heads.reverse()
+        if "times a feature" in self.form:
+            heads = [head * y[..., :1] for head in heads]
         if "and a convolution" in self.form:
             return x + self.conv(self.n2(x)) + self.out(torch.cat(heads, dim=-1))
         if self.form == "heads, feed-forward first":
@@ -487,7 +489,9 @@ def _of_blocks(form: str) -> tuple[Any, Any]:
     return network.eval(), td.load(network, inputs=lambda count: {"x": torch.randn(count, 9, DIM)})
 
 
-@pytest.mark.parametrize("form", ["parallel", "in turn", "heads", "heads, feed-forward first"])
+@pytest.mark.parametrize(
+    "form", ["parallel", "in turn", "heads", "heads in another order", "heads, feed-forward first"]
+)
 def test_gates_stand_on_one_part_each_where_one_module_holds_both_or_none_holds_the_attention(form: str) -> None:
     """The gate of the attention multiplied both, as if all that such a module gives were its attention's."""
     network, ckpt = _of_blocks(form)
@@ -509,7 +513,7 @@ def test_gates_stand_on_one_part_each_where_one_module_holds_both_or_none_holds_
     [
         ("norm behind", "what fn adds is the sum of its attention's part and of fn.ff's"),
         (
-            "heads in another order and a convolution",
+            "heads times a feature and a convolution",
             "it adds the outputs of conv and out, and which of them is its attention is not known",
         ),
         ("a further part", "fn.attn acts on further parts of the sum, and no module reads the state after it"),

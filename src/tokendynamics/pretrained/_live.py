@@ -40,6 +40,7 @@ from tokendynamics.pretrained.network import (
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import check_files, check_settings, read_json_object
 from tokendynamics.pretrained.sources._tensor_files import ADAPTER_CONFIGURATION, adapter_weights, stored_tensors
+from tokendynamics.provenance.reading import kind_of
 
 _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
 
@@ -210,6 +211,8 @@ def _configuration_of(folder: Path, network: nn.Module) -> Any:
         CheckpointError: The file is missing, or its adapter has virtual tokens or mixes several adapters.
     """
     path = folder / ADAPTER_CONFIGURATION
+    if not folder.is_dir():
+        raise CheckpointError("adapter", f"a folder with {path.name}", f"{kind_of(folder)} ({folder})")
     check_files(folder)
     if not path.is_file():
         raise CheckpointError("adapter", f"a folder with {path.name}", f"none in {folder}")

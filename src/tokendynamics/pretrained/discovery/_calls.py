@@ -300,6 +300,14 @@ class ModuleCall:
         return self.x is not None and self.x.shape == other.y.shape and torch.equal(self.x, other.y)
 
     @property
+    def further(self) -> list[Tensor]:
+        """The tensors that it was given beside its states."""
+        positional, named = self.arguments
+        tensors = [value for value in (*positional, *named.values()) if isinstance(value, Tensor)]
+        states = state_of(positional, named)
+        return [tensor for tensor in tensors if tensor is not states]
+
+    @property
     def reads_several(self) -> bool:
         """Whether it is an attention of PyTorch whose keys or values come from another tensor than its queries."""
         return _reads_several(self.module, *self.arguments)
@@ -381,8 +389,8 @@ class Pass:
                 continue
             for two in self.calls:
                 member = two.name.rpartition(".")[0] == owner and two.module is not one.module and two.is_open(other)
-                same = member and two.given is not None and two.given.shape == one.given.shape
-                if same and torch.equal(cast("Tensor", two.given), one.given):
+                # Blocks that are given a context before their states read one tensor, and others as well.
+                if member and _are_equal([one.given, *one.further], [two.given, *two.further]):
                     alone = all(len(self.attentions_in(call)) == 1 for call in (one, two))
                     return (one, two) if alone else None
         return None
@@ -576,6 +584,13 @@ def _has_packed(call: ModuleCall) -> bool:
     if call.x is None or call.x.ndim > 3 or next(call.module.children(), None) is not None:
         return False
     return any(buffer.ndim > 1 and buffer.dtype != torch.bool for buffer in call.module.buffers())
+
+
+def _are_equal(some: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
+    return len(some) == len(others) and all(
+        one is not None and other is not None and one.shape == other.shape and torch.equal(one, other)
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def _reads_several(module: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:

@@ -104,7 +104,10 @@ def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tu
 
 def _factors_between(x: Tensor, outputs: Tensor) -> Tensor | None:
     """Return the factor, the same for all tokens, by which each feature of the heads' outputs becomes one of x."""
-    factors = (x * outputs).sum(dim=(0, 1)) / outputs.square().sum(dim=(0, 1)).clamp_min(1e-30)
+    sizes, spread = outputs.square().sum(dim=(0, 1)), outputs.var(dim=(0, 1))
+    if not bool((spread > TRUSTED * sizes).all()):  # of what is alike for every token all that is so is a multiple
+        return None
+    factors = (x * outputs).sum(dim=(0, 1)) / sizes
     return factors if relative_error(outputs * factors, x) < TRUSTED else None
 
 
