@@ -68,6 +68,7 @@ def piece_by_fractions(t: float, pieces: int, period: float) -> int:
     return math.floor(Fraction(t) * pieces / Fraction(period)) % pieces
 
 
+@pytest.mark.long
 def test_at_whole_times_the_piece_is_that_of_exact_fractions():
     pieces_of = {pieces: np.arange(float(pieces)).reshape(-1, 1, 1) for pieces in range(1, 14)}
     assert float(Periodic(pieces_of[12], 7.0).matrix_at(63.0)) == 0.0

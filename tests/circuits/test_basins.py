@@ -77,6 +77,7 @@ def test_the_attractor_at_infinity_catches_between_15_and_45_percent() -> None:
     assert {share.kind for share in basins.shares} == {"global minimum", "at infinity"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")
 def test_shares_statuses_and_json_tell_the_same_story() -> None:
     basins = find_basins(PositionsOnly(LAW, 6), 12, seed=0)

@@ -198,6 +198,7 @@ def offset_task(offset: float, kind: str, law: str) -> PairTask:
     return PairTask(interaction + offset * size * sums / sums.square().mean().sqrt(), 5, law)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("offset", [1.0, 10.0, 100.0, 1000.0])

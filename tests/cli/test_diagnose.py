@@ -226,6 +226,7 @@ def test_passes_are_told_written_and_on_the_page(
     assert summary["manifest"]["parameters"]["variants"] == ["full", "attention-only"]
 
 
+@pytest.mark.long
 def test_passes_that_are_interrupted_leave_nothing(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

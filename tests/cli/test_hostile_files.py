@@ -22,6 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.few(80)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", SPECIFICATIONS)

@@ -56,6 +56,7 @@ def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.long
 def test_a_run_leaves_trajectory_figures_certificates_and_manifest(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,6 +275,7 @@ def test_an_example_is_printed_as_it_is_and_all_are_listed(capsys: pytest.Captur
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == example_names()
 
 
+@pytest.mark.long
 def test_an_animation_is_written_on_request(spec: Path, tmp_path: Path) -> None:
     spec.write_text(SPEC.split("[output]")[0] + '[output]\nfigures = []\nanimation = "gif"\n')
     assert call(["simulate", "spec.toml", "--out", "out"]) == 0

@@ -71,6 +71,7 @@ def test_learned_prompts_of_other_lengths_leave_the_tokens_of_the_prompt_in_pair
     np.testing.assert_array_equal(embedded, 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("first", "other", "counts"),

@@ -41,6 +41,7 @@ def judged(canvas: Canvas, texts: list[list[int]]) -> Verdict:
     return td.diagnose(ckpt, texts, levers=False, heads=False, directions=False, baseline=None).verdict
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "alike"), [(16.0, True), (4.0, False)])
 def test_texts_that_are_alike_at_the_embedding_are_not_only_called_spread(size: float, alike: bool) -> None:
     canvas, texts = with_topics(size), texts_of_one_topic()

@@ -166,6 +166,7 @@ def test_norm_gains_can_be_folded_in_and_it_is_recorded(one_layer: Callable[...,
     assert "folded into" in audit(load(folder)).attrs["fold_norms"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")
 def test_layers_can_be_chosen_and_wrong_choices_are_named(tiny: Callable[..., Checkpoint]) -> None:
     whole, part = audit(tiny("gpt2")), audit(tiny("gpt2"), layers=[3, 1])
@@ -218,6 +219,7 @@ def test_smollm2_has_no_contraction_form_and_says_so() -> None:
     assert audit(load("smollm2"), "VO", layers=[1, 30]).V_rank.values.tolist() == [192, 192]
 
 
+@pytest.mark.long
 def test_whole_spectra_of_the_value_maps_on_request(tiny: Callable[..., Checkpoint]) -> None:
     for family, value in (("gpt2", "V"), ("llama", "VO")):
         ckpt = tiny(family)

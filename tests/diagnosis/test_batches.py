@@ -33,6 +33,7 @@ def series() -> tuple[td.Checkpoint, Tensor]:
     return td.load(_Series(), inputs=inputs[:2]), inputs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [lambda inputs: inputs, lambda inputs: inputs.numpy(), lambda inputs: inputs.double()])
 def test_an_array_of_inputs_is_the_inputs(series: tuple[td.Checkpoint, Tensor], form: Any) -> None:
     ckpt, inputs = series

@@ -47,6 +47,7 @@ def test_the_state_is_the_true_one(built: Built) -> None:
         assert (named_sink(table) is not None) == built.sink
 
 
+@pytest.mark.long
 @some([entry for entry in BUILT if entry.damage])
 def test_a_collapse_by_one_layer_is_placed_there(built: Built) -> None:
     _, verdict = judged(built.name)

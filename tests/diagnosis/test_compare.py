@@ -35,6 +35,7 @@ QUICK = [(2, name, FAMILIES[number % len(FAMILIES)]) for number, name in enumera
 """Each damage once, and each family with two."""
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("layer", "name", "family"),
@@ -59,6 +60,7 @@ def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, laye
     assert "All earlier states are equal to the last bit" in str(comparison)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_of_two_that_are_the_same_nothing_is_said_to_differ(family: str) -> None:
@@ -72,6 +74,7 @@ def test_of_two_that_are_the_same_nothing_is_said_to_differ(family: str) -> None
     assert "differ " not in str(comparison)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", [1e-14, 1e-10, 1e-6])
 def test_weights_that_differ_by_little_are_not_called_equal_nor_closer_to_collapse(noise: float) -> None:
     whole = network("llama").double()
@@ -152,6 +155,7 @@ def test_damage_is_found_beneath_the_rounding_of_half_precision(family: str) -> 
     assert (first.layer, first.part) == (2, "feed-forward part")
 
 
+@pytest.mark.long
 def test_weights_rounded_and_run_in_single_precision_differ_from_the_embedding_on() -> None:
     whole = network("llama")
     rounded = copy.deepcopy(whole).to(torch.bfloat16).to(torch.float32)
@@ -164,6 +168,7 @@ def test_weights_rounded_and_run_in_single_precision_differ_from_the_embedding_o
     assert "in every layer" in str(comparison)
 
 
+@pytest.mark.long
 def test_training_on_names_the_layer_that_differs_unlike_its_neighbours() -> None:
     whole = network("gpt2")
     tuned, generator = copy.deepcopy(whole), torch.Generator().manual_seed(1)
@@ -181,6 +186,7 @@ def test_training_on_names_the_layer_that_differs_unlike_its_neighbours() -> Non
     assert "differ in every layer, most for OV in layer 2 (by " in str(comparison)
 
 
+@pytest.mark.long
 def test_weights_are_named_by_the_layers_that_differ() -> None:
     whole = network("llama")
     comparison = td.compare(whole, damaged(whole, "o_proj × 6", (2, 3)), texts=PROMPTS)
@@ -193,6 +199,7 @@ def test_weights_are_named_by_the_layers_that_differ() -> None:
     assert "Later updates" not in str(comparison) or "attention of layer 3" in str(comparison)
 
 
+@pytest.mark.long
 def test_products_are_those_of_the_factors() -> None:
     one, other = network("llama", 0), network("llama", 0)
     for parameter in other.parameters():
@@ -273,6 +280,7 @@ def test_intervals_leave_the_same_prompt_out_of_both() -> None:
         np.testing.assert_allclose(selected.consensus_within_interval, ends, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_token_that_is_massive_in_one_is_left_out_in_all() -> None:
     whole = network("gpt2")
     loud = copy.deepcopy(whole)

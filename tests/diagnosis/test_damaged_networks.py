@@ -61,6 +61,7 @@ def test_a_gain_of_ten_is_seen_by_the_part_behind_it_alone(healthy):
     assert parts_written(damaged, IDS)[place].norm() > 10 * parts_written(healthy, IDS)[place].norm()
 
 
+@pytest.mark.long
 def test_the_library_reads_a_damaged_copy(healthy):
     damaged, _ = DAMAGES["O V = 3 I in layer 5"](healthy)
     states = td.load(damaged).states(IDS[:1])

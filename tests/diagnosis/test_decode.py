@@ -82,6 +82,7 @@ def test_a_variant_is_read_as_it_is() -> None:
     assert td.logit_lens(under, IDS).token_id.values[-1].tolist() == expected.tolist()
 
 
+@pytest.mark.long
 def test_generated_tokens_are_those_of_greedy_generation() -> None:
     network = _with_head("llama")
     decoded = td.decode(td.load(network), IDS, (1,), how="generate", new_tokens=6)
@@ -133,6 +134,7 @@ def test_the_lens_reads_each_layer_by_norm_and_head() -> None:
     assert result.read_text.values.tolist() == [f"<id {token}>" for token in IDS.tolist()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [

@@ -42,6 +42,7 @@ def ckpt() -> td.Checkpoint:
     return td.load(_with_head("llama"))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("how", OPTIONS)
 def test_each_variant_is_a_run_of_its_own(ckpt: td.Checkpoint, how: str) -> None:

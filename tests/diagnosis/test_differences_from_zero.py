@@ -90,6 +90,7 @@ def test_directions_of_zeros_are_not_compared() -> None:
     assert "(by more than its norm of 0)" in words(compared(attention, base), "products of")
 
 
+@pytest.mark.long
 def test_a_bias_that_was_zero_has_no_size_of_its_own() -> None:
     base = network()
     biased = changed(base, lambda network: network.h[2].ln_1.bias.add_(3))
@@ -99,12 +100,14 @@ def test_a_bias_that_was_zero_has_no_size_of_its_own() -> None:
     )
 
 
+@pytest.mark.long
 def test_one_layer_has_one_end() -> None:
     one = network(1)
     two = changed(one, lambda network: network.wte.weight.mul_(1.5))
     assert "after layer 1" not in words(compared(one, two), "differ from the embedding on")
 
 
+@pytest.mark.long
 def test_an_angle_of_rounding_is_zero() -> None:
     base = network()
     scaled = changed(base, lambda network: [block.mlp.c_proj.weight.mul_(1.01) for block in network.h])

@@ -70,6 +70,7 @@ def said_of_tensors(result: Comparison) -> str:
     return next(sentence.text for sentence in result.sentences if "tored tensor" in sentence.text)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("size", [0.0, 1e-3])
@@ -93,6 +94,7 @@ def test_one_damaged_tensor_is_found_whatever_noise_there_is(family: str, name: 
     assert ("the median of the same part in neighbouring layers is " in str(comparison)) == (size > 0)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("embedding", [True, False])
@@ -127,6 +129,7 @@ def test_a_change_of_every_layer_names_no_first_one() -> None:
     assert "All earlier states are equal to the last bit" in str(comparison)
 
 
+@pytest.mark.long
 def test_of_two_that_are_the_same_no_tensor_differs() -> None:
     whole = network("bert")
     comparison = td.compare(whole, copy.deepcopy(whole), texts=PROMPTS)
@@ -138,6 +141,7 @@ def test_of_two_that_are_the_same_no_tensor_differs() -> None:
     assert float(np.nanmax(comparison.gaps.own_difference)) == 0
 
 
+@pytest.mark.long
 def test_a_changed_bias_is_a_difference_of_weights() -> None:
     whole, other = network("gpt2"), network("gpt2")
     other.h[2].mlp.c_proj.bias.data += 0.3
@@ -153,6 +157,7 @@ def test_a_changed_bias_is_a_difference_of_weights() -> None:
     assert (comparison.first_layer, comparison.first_part) == (3, "feed_forward")
 
 
+@pytest.mark.long
 def test_differences_on_the_same_inputs_are_those_of_the_blocks_by_hand() -> None:
     whole, other = network("gpt2"), with_noise(network("gpt2"), 0.05, embedding=True)
     comparison = td.compare(whole, other, texts=PROMPTS, sinks=())
@@ -267,6 +272,7 @@ def test_noise_alone_names_a_tensor_in_at_most_one_of_1000_comparisons() -> None
     assert alarms <= 4  # at most one is expected; five or more are in one of 250 runs
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("elements", "least"), [(96, 0.99), (48, 0.9), (24, 0.3)])
 def test_a_small_factor_is_located_nearly_as_often_as_the_best_test_does(elements: int, least: float) -> None:
@@ -325,6 +331,7 @@ def test_factors_of_a_gain_that_its_reader_undoes_are_no_noise() -> None:
     assert standing_out(table.assign(tensor_channels=channels)) == [(2, 5)]
 
 
+@pytest.mark.long
 def test_names_with_a_scale_of_their_own_are_compared_among_themselves() -> None:
     """As after weight decay of matrices alone: it is no damage, and hides none."""
     generator, decayed = np.random.default_rng(2), np.where(np.arange(NAMES) < 6, 0.99, 1.0)

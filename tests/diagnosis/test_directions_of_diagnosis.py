@@ -89,6 +89,7 @@ def test_of_a_text_and_its_copies_one_counts(network: Any, diagnosis: Diagnosis)
     assert sources.sizes["prompt"] == len(ids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 2])
 def test_too_few_different_texts_are_refused_not_an_error(network: Any, count: int) -> None:
     few = td.diagnose(network, [ids_of()[0]] * count, **ALONE)
@@ -156,6 +157,7 @@ def test_a_bias_is_named_as_what_writes_the_common_direction() -> None:
     assert not any("heads add most" in text for text in words)
 
 
+@pytest.mark.long
 def test_an_averaging_layer_is_named_as_what_writes_the_direction_of_a_text() -> None:
     words = built(paint.average, layers=[3], gain=40.0)
     assert any(text.startswith("The attention of layer 3 (+") and "a text's own direction." in text for text in words)
@@ -166,6 +168,7 @@ def test_an_averaging_layer_is_named_as_what_writes_the_direction_of_a_text() ->
     assert not any("of what heads add to" in text for text in words)  # no short sentence for many sources
 
 
+@pytest.mark.long
 def test_the_first_token_is_named_where_all_attend_to_it() -> None:
     words = built(paint.first_place, Frame(depth=3, heads=2, seed=4, causal=True))
     assert any(text.endswith("of it comes from its first token.") for text in words)

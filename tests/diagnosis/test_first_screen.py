@@ -50,6 +50,7 @@ def test_every_surface_has_the_same_three_lines(diagnosis: Diagnosis, capsys: py
         assert -1 < places[0] < places[1] < places[2]
 
 
+@pytest.mark.long
 def test_the_first_screen_has_no_symbol(diagnosis: Diagnosis) -> None:
     assert not re.search(r"[καβλΔ∂σρ′]", " ".join(text for _, text in diagnosis.verdict.lines))
     assert "κ′" in diagnosis.verdict.details[0].text  # where it is defined

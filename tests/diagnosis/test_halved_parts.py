@@ -109,6 +109,7 @@ def test_damage_is_seen_where_it_is(result: HalvedParts) -> None:
     assert same.text == "Halving one part changes the loss of the same and whole equally, to the last bit."
 
 
+@pytest.mark.long
 def test_the_largest_gradient_of_consensus_is_elsewhere(whole: Any, texts: dict[str, list[int]]) -> None:
     ckpt = td.load(silenced_head(whole, 2, 3)[0])
     packs = ckpt.packs([torch.tensor(ids) for ids in list(texts.values())[:20]])
@@ -135,6 +136,7 @@ def noise(seed: int, parts: int = 60, texts: int = 14) -> HalvedParts:
     return HalvedParts(xr.Dataset(table, coords=coords), ("", ""), ("",))
 
 
+@pytest.mark.long
 def test_chance_is_seldom_called_a_difference() -> None:
     """The largest of 60 differences by chance leaves nought out of its own 90 % interval nearly always."""
     drawn = [noise(seed) for seed in range(200)]

@@ -102,6 +102,7 @@ def first_order(network: Any, prompts: list[list[int]]) -> tuple[Sensitivities, 
         return of_heads, sensitivities(gated, packs, 1e6, silent, 3)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "groups"), [("gpt2", None), ("llama", None), ("llama", 1), ("bert", None)])
 def test_the_effect_is_that_of_an_edited_output_projection(family: str, groups: int | None) -> None:
@@ -126,6 +127,7 @@ def test_the_effect_is_that_of_an_edited_output_projection(family: str, groups: 
             assert float(of_head["loss_effect"]) == pytest.approx(lost, abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_sensitivities_are_derivatives_by_the_columns_of_a_head(family: str) -> None:
     network, prompts = network_of(family), ids_of()
@@ -224,6 +226,7 @@ def test_the_network_is_as_before() -> None:
     assert not any(module._forward_pre_hooks for module in network.modules())
 
 
+@pytest.mark.long
 def test_wrong_input_is_named() -> None:
     network = network_of("llama")
     with pytest.raises(ArgumentValueError, match="texts: expected at least 5 texts"):

@@ -157,6 +157,7 @@ def test_the_details_and_the_page_have_them(diagnosis: Diagnosis) -> None:
     assert "Which heads make the tokens alike, when removed?" in page
 
 
+@pytest.mark.long
 def test_too_few_texts_are_refused_once(network: Any) -> None:
     diagnosis = td.diagnose(network, ids_of()[:2], baseline=None)
     assert diagnosis.heads_refused == diagnosis.levers_refused

@@ -243,6 +243,7 @@ def costly(network: Any) -> float:
     return float(not torch.equal(logits, alike()(ids).logits))
 
 
+@pytest.mark.long
 def test_a_loss_of_the_users_own_is_that_of_the_changed_network() -> None:
     network, prompts = alike(), ids_of(9)
     ids = torch.tensor([prompts[0]])

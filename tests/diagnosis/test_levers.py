@@ -88,6 +88,7 @@ def _first_order(ckpt: Checkpoint, prompts: list[list[int]], where: int | None =
         return sensitivities(gated, packs, 4.0, silent, where), packs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_derivatives_are_those_of_differences(family: str) -> None:
     ckpt = load(_network(family))
@@ -233,6 +234,7 @@ def _prompts(count: int = 12) -> list[dict[str, Tensor]]:
     return [{"idx": torch.randint(0, 500, (1, 16), generator=generator)} for _ in range(count)]
 
 
+@pytest.mark.long
 def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
     lever_table = td.levers(_averaging([0.02, 0.02, 0.02, 2.5, 0.02]), _prompts())
     assert lever_table.answer == "one part does it, at an unknown cost"
@@ -295,6 +297,7 @@ def test_parts_to_try_are_those_of_derivatives_and_of_the_layer_that_rises() -> 
     assert (falling.rising_layer, falling.parts_to_try(2, 2)) == (None, [(1, 0), (1, 1)])
 
 
+@pytest.mark.long
 def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
     lever_table = td.levers(_averaging([0.7] * 6), _prompts())
     assert lever_table.answer == ALL_LAYERS
@@ -304,6 +307,7 @@ def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
     assert float(-lever_table.table.kappa_change.min()) < SHARE * lever_table.kappa
 
 
+@pytest.mark.long
 def test_a_collapse_that_some_layers_make_is_not_said_of_all() -> None:
     lever_table = td.levers(_averaging([1e-3, 1.5, 1e-3, 1e-3, 1.5, 1e-3, 1.5, 1e-3]), _prompts())
     assert lever_table.answer == "some layers do it and no single part helps"
@@ -413,6 +417,7 @@ def test_neither_kinds_that_alternate_nor_blocks_of_a_kind_fill_a_half() -> None
             assert abs(len(finding & kind) - len(measuring & kind)) <= 3, (count, kind)
 
 
+@pytest.mark.long
 def test_the_effect_that_is_reported_is_measured_on_texts_that_did_not_choose_it() -> None:
     ckpt, prompts = _averaging([0.02, 2.5]), _prompts(7)
     lever_table = td.levers(ckpt, prompts, candidates=1)
@@ -461,6 +466,7 @@ def test_what_the_answer_does_not_name_is_not_measured_again() -> None:
     assert (lever_table.best, lever_table.effect, lever_table.changes) == (None, None, {})
 
 
+@pytest.mark.long
 def test_a_network_with_a_head_has_a_cost() -> None:
     network = _network("gpt2")
     lever_table = td.levers(load(network), _ids(8), candidates=2)
@@ -752,6 +758,7 @@ def _marks(network: Any) -> list[Any]:
     return [hooks, flags, [module.training for module in network.modules()], network.config.use_cache]
 
 
+@pytest.mark.long
 def test_the_network_is_as_it_was_also_after_an_error() -> None:
     network = _network("gpt2", dtype=torch.float32).train()
     next(network.parameters()).requires_grad_(False)
@@ -905,6 +912,7 @@ def test_the_head_of_stored_weights_is_that_of_the_live_network(family: str, tmp
     np.testing.assert_allclose(stored.table.kappa_change, live.table.kappa_change, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_base_model_without_its_head_has_no_cost(tmp_path: Any) -> None:
     _network("gpt_neox", head=False, dtype=torch.float32).save_pretrained(tmp_path)
     lever_table = td.levers(load(tmp_path), _ids(5), candidates=1)
@@ -912,6 +920,7 @@ def test_a_base_model_without_its_head_has_no_cost(tmp_path: Any) -> None:
     assert bool(np.isfinite(lever_table.table.consensus_sensitivity).all())
 
 
+@pytest.mark.long
 def test_half_precision_works(tmp_path: Any) -> None:
     network = _network("llama", dtype=torch.float32)
     network.save_pretrained(tmp_path)
@@ -920,6 +929,7 @@ def test_half_precision_works(tmp_path: Any) -> None:
     np.testing.assert_allclose(half.kappa, single.kappa, atol=0.1 * scale)
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("family", ["albert", "t5", "vit", "mamba", "mixtral"])
 def test_other_networks_have_levers_too(family: str) -> None:
@@ -1032,6 +1042,7 @@ def test_nothing_is_advised_where_the_state_is_undetermined() -> None:
     assert in_view_of(nothing, diagnosis.verdict).text == f"{advice} κ is 1."
 
 
+@pytest.mark.long
 def test_a_loss_that_changes_by_itself_is_refused() -> None:
     network, prompts = _network("gpt2"), _ids(6)
     draw = torch.Generator().manual_seed(0)

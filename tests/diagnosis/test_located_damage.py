@@ -331,6 +331,7 @@ def test_a_norm_is_named_in_words() -> None:
     assert "the first difference is in the final norm: its states differ by 2× their norm and are 3× as large." in words
 
 
+@pytest.mark.long
 def test_images_are_called_images() -> None:
     networks = [families.network_of("vit")[0] for _ in range(2)]
     draw = torch.Generator().manual_seed(0)
@@ -338,6 +339,7 @@ def test_images_are_called_images() -> None:
     assert "ithin-image similarity" in str(td.compare(*networks, texts=images, heads=False))
 
 
+@pytest.mark.long
 def test_a_final_norm_is_located_by_its_weights() -> None:
     case = planted("gpt2", "final norm × 1.01", "noise of 1 %", 1)
     comparison = compared(case)

@@ -89,6 +89,7 @@ def said(result: Diagnosis, ckpt: Checkpoint, rows: list[MeasuredNetwork]) -> st
     return "" if finding is None else finding.text
 
 
+@pytest.mark.long
 def test_the_sentence_says_where_a_network_lies(diagnosis: Diagnosis, ckpt: Checkpoint) -> None:
     end = float(diagnosis.trace.consensus_relative.sel(site="feed_forward")[-1])
     low, high = diagnosis.trace.consensus_relative_interval.sel(site="feed_forward")[-1].values
@@ -136,6 +137,7 @@ def test_a_diagnosis_is_added_and_replaced(diagnosis: Diagnosis, tmp_path: Path,
     assert len(measured_networks()) == 6
 
 
+@pytest.mark.long
 def test_what_is_no_trained_network_is_refused(tiny: Callable[..., Checkpoint], diagnosis: Diagnosis) -> None:
     untrained = td.diagnose(tiny("llama"), PROMPTS, levers=False)
     with pytest.raises(ArgumentValueError, match="expected a diagnosis of a trained network, got untrained"):

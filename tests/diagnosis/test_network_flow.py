@@ -110,6 +110,7 @@ def test_under_a_norm_before_attention_a_step_is_that_of_the_network(rotary_chec
     torch.testing.assert_close(run.tensor[-1], x, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.long
 def test_a_network_without_a_norm_before_attention_has_no_such_flow():
     with pytest.raises(
         ArgumentValueError, match=r"space: expected Sphere\(\) or Free\(\) for a network without a norm"

@@ -139,6 +139,7 @@ _LOGITS: dict[type[nn.Module], Callable[[Any, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", list(_LOGITS))
 def test_the_loss_is_the_cross_entropy_of_its_own_logits(kind: type[nn.Module]) -> None:
     """Of a network in training mode: what is measured is without its dropout."""
@@ -158,6 +159,7 @@ def test_the_loss_is_the_cross_entropy_of_its_own_logits(kind: type[nn.Module]) 
     assert abs(losses[1] - losses[0]) > 1e-3
 
 
+@pytest.mark.long
 def test_levers_and_heads_say_what_a_part_and_a_head_cost() -> None:
     network, ckpt, texts = _loaded(_Returned)
     levers, effects = td.levers(ckpt, texts).table, td.head_effects(ckpt, texts)

@@ -383,6 +383,7 @@ def test_padding_is_zero_embeddings_that_count_from_the_first_pass_on() -> None:
             assert float(pass_table.consensus[0, number]) == pytest.approx(expected["consensus"], rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_ends_where_every_prompt_is_below_the_bound() -> None:
     ckpt = _small(initializer_range=0.15)
     whole = td.passes(ckpt, {"a": IDS, "b": IDS.flip(0)}, 40, variant="no-ffn")

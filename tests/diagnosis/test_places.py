@@ -66,6 +66,7 @@ def test_the_share_of_a_place_is_that_of_all_pairs(population: str) -> None:
     assert float(share[0]) == pytest.approx(by_hand(states_of(canvas, population)), abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1.0, 3.0, 8.0])
 def test_places_that_take_over_are_a_share_of_their_own(size: float) -> None:
     """|word|² : |place|² : |common|² = 1 : s² : 1/4 (1 + s²), and each has its part of the sum."""
@@ -133,6 +134,7 @@ def test_the_part_that_makes_a_place_the_most_of_a_direction_is_named(start: flo
     )
 
 
+@pytest.mark.long
 def test_words_without_places_have_no_share_of_a_place() -> None:
     table = traced(placed(0.0).network)
     assert abs(float(table.share_position.sel(site="feed_forward")[-1])) < PLACED / 3
@@ -140,6 +142,7 @@ def test_words_without_places_have_no_share_of_a_place() -> None:
     assert "place" not in " ".join(finding.text for finding in verdict.findings if finding.figure == "shares")
 
 
+@pytest.mark.long
 def test_a_share_of_a_place_needs_two_texts() -> None:
     network = placed(1.0).network
     table = trace(checkpoint_of(network), [{"idx": torch.tensor([prompts_of("even")[0]])}], sinks=())
@@ -172,6 +175,7 @@ def windowed(reach: int, gain: float, depth: int = 16) -> nn.Module:
     return network.eval().requires_grad_(False)
 
 
+@pytest.mark.long
 def test_cosines_at_a_distance_are_means_over_pairs() -> None:
     canvas = placed(1.0)
     table = traced(canvas.network)
@@ -289,6 +293,7 @@ def test_the_final_norm_has_a_state_of_its_own(kind: str, state: State) -> None:
     assert verdict_of(verdict_as_plain(verdict)) == verdict
 
 
+@pytest.mark.long
 def test_a_network_without_a_final_norm_has_no_such_state() -> None:
     assert judge(None, traced(blank(Frame(post=True)).network)).final_norm is None
 

@@ -149,6 +149,7 @@ def test_the_head_of_a_consensus_that_is_undone_is_named_by_its_effect_there(fam
     np.testing.assert_array_equal(diagnosis.levers.table.kappa_change, alone.table.kappa_change)
 
 
+@pytest.mark.long
 def test_heads_read_after_another_layer_than_the_worst_one_say_so() -> None:
     ckpt, prompts = measured("llama", 3, 2)
     effects = td.head_effects(ckpt, prompts, candidates=2)

@@ -91,6 +91,7 @@ def test_scaled_updates_are_scaled_output_weights(table: xr.Dataset, name: str, 
     assert_effect(of(table, name, factor), network, changed, table.attrs["where"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [0.5, 0.8, 1.25, 2.0])
 def test_scaled_logits_are_scaled_query_weights(table: xr.Dataset, factor: float) -> None:
     network, changed = network_of("llama"), network_of("llama")
@@ -144,6 +145,7 @@ def test_what_is_recommended_lowers_significantly_within_the_budget(budget: floa
     assert f"{which} {label}" in tried.attrs["summary"]
 
 
+@pytest.mark.long
 def test_no_remedy_is_recommended_where_every_one_costs_more() -> None:
     tried = td.remedies(halved(), PROMPTS, sink_ratio=1e6, loss=Rising(halved()), budget=0.5)
     assert bool((tried.consensus_change_interval.sel(bound="high") < 0).any())
@@ -166,6 +168,7 @@ class Rising:
         return float(not torch.equal(network(self.ids).logits, self.logits))
 
 
+@pytest.mark.long
 def test_a_loss_that_is_passed_is_that_of_the_changed_network() -> None:
     network, ids = network_of("llama"), torch.tensor([PROMPTS[0]])
 
@@ -190,6 +193,7 @@ def test_spread_tokens_need_no_remedy() -> None:
     )
 
 
+@pytest.mark.long
 def test_near_one_point_a_remedy_is_recommended_at_any_cost() -> None:
     network = network_of("llama")
     tried = td.remedies(network, PROMPTS, sink_ratio=1e6, loss=Rising(network), budget=0.0)

@@ -62,6 +62,7 @@ def test_words_and_page_have_them(measured: Diagnosis) -> None:
     assert "Combinations of parts were not tried" not in page + measured.levers.text + measured.levers.advice
 
 
+@pytest.mark.long
 def test_they_are_not_tried_unless_requested(network: Any) -> None:
     without = td.diagnose(network, PROMPTS[:2], levers=False, **SMALL)
     assert without.remedies_refused == without.joint_refused == "it was not requested"

@@ -70,6 +70,7 @@ def assert_same(back: Comparison, result: Comparison) -> None:
     assert back.first_difference == result.first_difference
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_a_page_is_made_from_what_was_saved(comparison: Comparison, saved: Path) -> None:
     assert page_of(td.Comparison.open(saved)) == page_of(comparison)

@@ -97,6 +97,7 @@ def test_decoded_texts_and_refusals_read_back(few: Diagnosis, tmp_path: Path) ->
         assert_same(Diagnosis.open(tmp_path / str(place)), replace(few, deeper=made))
 
 
+@pytest.mark.long
 def test_a_folder_of_a_time_before_it_opens(few: Diagnosis, tmp_path: Path) -> None:
     few.save(tmp_path)
     summary = json.loads((tmp_path / "diagnosis.json").read_text())

@@ -41,6 +41,7 @@ def units(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_directions_are_those_of_the_hidden_states(family: str) -> None:
     model, ids = network(family), ids_of()

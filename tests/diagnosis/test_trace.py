@@ -106,6 +106,7 @@ def test_shares_are_those_of_the_absolute_changes(tiny: Callable[..., Checkpoint
     np.testing.assert_allclose(table.component_share, shifted / shifted.sum(axis=1, keepdims=True), atol=1e-12)
 
 
+@pytest.mark.long
 def test_slower_observables_on_request_are_the_single_functions(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("gpt2")
     asked: dict[str, Any] = {"extra": ("clusters", "hemisphere_margin"), "cluster_angle": 1.2}

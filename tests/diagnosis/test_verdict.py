@@ -210,6 +210,7 @@ class _Latents(nn.Module):
         return states
 
 
+@pytest.mark.long
 def test_prompts_are_no_copies_where_the_states_of_all_begin_alike() -> None:
     torch.manual_seed(2)
     network = _Latents()
@@ -430,6 +431,7 @@ def test_a_collapse_to_a_line_has_a_plateau_too(measured: xr.Dataset) -> None:
     assert str(common.worst) == "anisotropic, layer 3"
 
 
+@pytest.mark.long
 def test_where_nothing_rises_no_layer_is_named(measured: xr.Dataset) -> None:
     none = "In no layer are the tokens of one text significantly more similar than at the embedding "
     assert (

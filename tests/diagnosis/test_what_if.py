@@ -151,6 +151,7 @@ def test_what_is_no_change_is_refused(changes: Any, error: type[Exception], word
         td.what_if(td.load(_with_head("llama")), _texts(3), changes)
 
 
+@pytest.mark.long
 def test_a_variant_that_the_layout_cannot_express_is_refused() -> None:
     network, _ = network_of("deberta")
     with pytest.raises(CheckpointError, match="positions that can be taken away"):

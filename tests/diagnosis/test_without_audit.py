@@ -73,6 +73,7 @@ def test_what_is_saved_has_no_audit_and_says_why(result: Diagnosis, format: Any,
     xr.testing.assert_equal(xr.open_dataset(paths[0], engine=engine).load(), result.trace)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_says_it_once_and_draws_nothing_of_the_weights(result: Diagnosis) -> None:
     page = page_of(result)

@@ -89,6 +89,7 @@ def test_the_layout_of_a_network_that_runs_other_code_is_not_that_of_the_untrain
     assert twin.layout.blocks == ckpt.layout.blocks
 
 
+@pytest.mark.long
 def test_a_network_under_a_change_is_compared_with_an_untrained_one_under_it() -> None:
     ckpt = td.load(network_of("llama")[0])
     diagnosis = td.diagnose(ckpt.under({"layer 1 attention": 0}), PROMPTS, **ALONE)
@@ -130,6 +131,7 @@ def test_a_token_that_is_zero_at_the_embedding_is_named_by_its_prompt() -> None:
         td.trace(twin, list(prompts.values()))
 
 
+@pytest.mark.long
 def test_a_network_without_a_configuration_says_so() -> None:
     ckpt = td.load(network_of("llama")[0])
     ckpt.config = None
@@ -179,6 +181,7 @@ def test_folders_written_before_open_without_it(result: Diagnosis, tmp_path: Pat
     assert Diagnosis.open(tmp_path).baseline is None
 
 
+@pytest.mark.long
 def test_a_baseline_of_another_depth_is_refused(result: Diagnosis, tmp_path: Path) -> None:
     result.save(tmp_path)
     table = xr.open_zarr(tmp_path / "baseline.zarr").load()

@@ -17,6 +17,7 @@ SPHERE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Sphere())
 SHRINKING = td.Flow(td.Attention(np.eye(3), -np.eye(3)), td.Free())
 
 
+@pytest.mark.long
 def test_short_horizons_go_to_the_batched_engine_and_long_ones_to_the_stiff_one():
     assert td.simulate(SPHERE, TOKENS, [0.0, 1.0]).engine == "batched"
     assert td.simulate(SPHERE, TOKENS, [0.0, 1e6]).engine == "stiff"
@@ -85,6 +86,7 @@ def test_every_engine_keeps_to_the_budget(options):
     assert run.reached.tolist()[-1] is False
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("options", [{"step": 1.0, "method": "rk4"}, {"engine": "layers"}, {"rtol": 1e-3}])
 def test_growth_without_end_is_divergence_in_every_engine(options):
@@ -127,6 +129,7 @@ def many(systems: int, dim: int = 3) -> np.ndarray:
     return np.random.default_rng(2).normal(size=(systems, 2, dim))
 
 
+@pytest.mark.long
 def test_very_many_small_systems_are_compiled_where_that_is_installed(monkeypatch):
     assert td.simulate(SPHERE, many(70_000), [0.0, 0.1], rtol=1e-6).engine == "compiled"
     assert td.simulate(SPHERE, many(69_000), [0.0, 0.1], rtol=1e-6).engine == "batched"
@@ -138,6 +141,7 @@ def test_very_many_small_systems_are_compiled_where_that_is_installed(monkeypatc
         td.simulate(SPHERE, TOKENS, [0.0, 1.0], engine="compiled")
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("systems", "tokens"), [(9_616, 10), (1_628, 32)])
 def test_fewer_systems_are_compiled_where_each_is_more_work(systems: int, tokens: int) -> None:

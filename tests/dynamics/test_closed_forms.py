@@ -135,6 +135,7 @@ def test_one_free_token_with_linear_weights_grows_like_its_cube(engine):
     np.testing.assert_allclose(states(flow, start, times, engine), wanted, rtol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_remark_5_1_is_the_identity_value_system_in_other_coordinates(engine):
     rng = np.random.default_rng(8)

@@ -80,6 +80,7 @@ def same(one: Trajectory, other: Trajectory, of_one: Any = slice(None), of_other
         np.testing.assert_array_equal(counts[of_one], other.counts[name][of_other], err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "method"), [*((kind, "dopri5") for kind in KINDS), ("free", "dop853")])
 def test_order_and_lane_of_a_system_change_no_bit(kind: str, method: str):
@@ -206,6 +207,7 @@ def test_recorded_events_hang_on_their_system_alone():
         np.testing.assert_array_equal(alone.states[0, 0, :count], together.states[number, 0, :count])
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_times_change_no_step(kind: str):

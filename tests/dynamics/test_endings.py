@@ -156,6 +156,7 @@ def test_steps_that_vanish_at_bounded_states_are_no_divergence(space):
     np.testing.assert_allclose(run_result.states[-1], early.states[-1], rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     "engine", [pytest.param(engine, marks=pytest.mark.slow if engine == "stiff" else ()) for engine in ENGINES]

@@ -167,6 +167,7 @@ def test_a_batch_with_matrices_of_its_own_for_each_system_is_the_systems_one_by_
             close(velocity, single.velocity(start[index], 0.3).numpy(), 1e-13)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "layers", "fixed"])
 def test_states_come_back_in_the_type_they_came_in(engine: str):
     matrix = [[0.0, 1.0], [-1.0, 0.5]]

@@ -98,6 +98,7 @@ def test_an_event_that_holds_at_the_start_ends_the_run_there(engine):
     np.testing.assert_allclose(run.states, [start] * 3, atol=1e-14)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_each_system_of_a_batch_ends_by_itself(engine):
@@ -172,6 +173,7 @@ def test_a_solution_that_ends_in_finite_time_is_followed_up_to_there():
         assert float(run.end_times) == pytest.approx(2.0 - 0.5e-6, abs=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_spent_budget_is_a_status_and_the_part_done_is_right(engine):
     rng = np.random.default_rng(0)
@@ -206,6 +208,7 @@ class InterruptAfter:
         return torch.ones(len(x), dtype=torch.float64)
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", [*ENGINES, "layers", "fixed"])
 @pytest.mark.parametrize("schedule", ["constant", "periodic"])

@@ -43,6 +43,7 @@ class BelowLine:
         return x[:, 0, 0] - self.bound
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(("engine", "method"), [*FEW_COMPILED, *OF_ORDER_8])

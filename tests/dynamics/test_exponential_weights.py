@@ -39,6 +39,7 @@ def test_equal_angles_follow_their_equation(engine: Engine, beta: float) -> None
     assert np.allclose(cosine, predict_equiangular(times, 3, beta, weights="exponential"), atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("causal", [False, True])
@@ -188,6 +189,7 @@ def test_a_field_of_exponential_weights_that_is_not_finite_at_any_size_did_not_d
     assert str(run.status) == "not finite"
 
 
+@pytest.mark.long
 def test_many_that_reach_infinity_are_judged_one_by_one() -> None:
     starts = np.array([1.0, 0.5, 0.01, 2.0])[:, None, None]
     run = td.simulate(_alone(1.0), starts, [0.0, 0.6], engine="batched", rtol=1e-8)
@@ -217,6 +219,7 @@ def test_a_token_that_falls_to_a_point_of_rest_faster_than_the_time_resolves_doe
         assert np.abs(run.states).max() < 2.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", [0.3, 0.7])
 @pytest.mark.parametrize("method", ["dopri5", "dop853"])
 def test_matrices_that_are_no_numbers_from_a_time_on_are_not_finite(method: str, begin: float) -> None:

@@ -71,6 +71,7 @@ def test_jumps_make_steps_of_full_order_on_both_sides():
     assert 2 * int(few.counts["rejected"]) < int(many.counts["rejected"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_smooth_bump_is_seen_at_output_times_as_dense_as_it(engine):
     run = gated(lambda t: math.exp(-((t - 50) ** 2)), engine=engine, times=np.linspace(0, 100, 101))
@@ -137,6 +138,7 @@ def test_circuits_known_as_formulas_have_no_such_note():
         assert not any(MISSED in note for note in run.notes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_the_longest_step_bounds_the_steps_of_every_engine(engine):
     flow = Flow(Attention(ZERO, 1e-6 * EYE), Free())

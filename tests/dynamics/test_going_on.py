@@ -26,6 +26,7 @@ def options(engine):
     return {"step": 0.125} if engine == "fixed" else {"tau": 0.4} if engine == "layers" else {}
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed", "layers"])
 @pytest.mark.parametrize("space", [Free(), Sphere(), Ellipsoid(np.diag([1.0, 2.0, 5.0]))], ids=lambda space: space.name)

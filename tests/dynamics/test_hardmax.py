@@ -133,6 +133,7 @@ def test_runs_are_those_of_another_integrator_that_finds_the_changes(seed: int):
         assert int(run.counts["changes"]) == changes
 
 
+@pytest.mark.long
 def test_some_of_these_runs_change_their_weights():
     changes = 0
     for seed in range(8):

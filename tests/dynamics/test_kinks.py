@@ -46,6 +46,7 @@ def solved_from_kink_to_kink(matrix, gates, ov, start):
     return np.stack(states)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])

@@ -208,6 +208,7 @@ def test_a_switch_is_one_run_after_the_other() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.few(8)
 @pytest.mark.parametrize("options", [{}, {"step": 0.1}, {"engine": "layers", "tau": 0.2}], ids=str)
 @pytest.mark.parametrize("scheme", SPACES)
@@ -220,6 +221,7 @@ def test_a_batch_is_each_alone(scheme: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(together.tensor, alone, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.few(8)
 @pytest.mark.parametrize("options", [TIGHT, {"step": 0.1}, {"engine": "layers", "tau": 0.2}], ids=str)
 @pytest.mark.parametrize("scheme", SPACES)

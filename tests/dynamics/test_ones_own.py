@@ -138,6 +138,7 @@ def test_the_pair_of_order_8_keeps_its_order_in_a_space_of_ones_own() -> None:
     assert np.polyfit(np.log(1 / steps), np.log(errors), 1)[0] == pytest.approx(8, abs=0.3)
 
 
+@pytest.mark.long
 def test_tokens_that_leave_along_a_cylinder_diverge() -> None:
     flow = td.Flow(td.Attention(0 * np.eye(4), 5 * np.eye(4)), Cylinder())
     run = td.simulate(flow, START[:2], [0.0, 1.0, 500.0], rtol=1e-3, atol=1e-3)

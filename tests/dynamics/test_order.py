@@ -86,6 +86,7 @@ def test_dormand_prince_is_of_order_5_with_and_without_retraction(space, retract
     assert slope(HORIZON / steps, errors) == pytest.approx(5, abs=0.3)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(("method", "order", "tolerance"), [("rk4", 4, 0.3), ("bosh3", 3, 0.3), ("euler", 1, 0.05)])
@@ -158,6 +159,7 @@ def test_compiled_steps_have_their_order(space, method, order, lengths):
     assert slope(np.array(lengths), errors) == pytest.approx(order, abs=0.3)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("method", ["dop853", "dopri5", "bosh3"])
@@ -200,6 +202,7 @@ def test_halving_tau_divides_the_error_of_one_layer_by_four(space):
     assert errors[1] / errors[2] == pytest.approx(4, rel=0.025)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
 def test_the_error_of_step_control_follows_the_tolerance(space):
     system, start, exact = example(space)

@@ -55,6 +55,7 @@ def decay(size, **options):
     return simulate(Flow(Attention(EYE, -EYE), Free()), [[[size, 0.0, 0.0]], [[1.0, 0.0, 0.0]]], [0.0, 1.0], **options)
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize(("size", "atol"), [(1e-12, 1e-10), (1e-9, 1e-10), (1e-200, 1e-180), (1e-3, 1e-4)])

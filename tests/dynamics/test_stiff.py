@@ -55,6 +55,7 @@ def test_one_free_token_follows_the_exponential_of_ov(solver: str) -> None:
     assert run.notes[0].startswith(solver)
 
 
+@pytest.mark.long
 def test_two_causal_tokens_meet_as_a_hyperbolic_tangent(solver: str) -> None:
     start = torch.tensor([[1.0, 0.0], [-0.6, 0.8]], dtype=torch.float64)
     times = torch.linspace(0, 20, 11, dtype=torch.float64)

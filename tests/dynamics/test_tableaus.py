@@ -157,6 +157,7 @@ def test_pairs_are_first_same_as_last(name: str) -> None:
     assert method.nodes[-1] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["dopri5", "bosh3"])
 def test_no_state_within_a_step_is_out_of_reach(name: str) -> None:
     """|y(θ) − y| ≤ reach · h max|k| from both ends, by which steps are skipped; little less would do."""

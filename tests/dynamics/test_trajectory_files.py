@@ -57,6 +57,7 @@ def same(opened: Trajectory, saved: Trajectory) -> None:
         np.testing.assert_array_equal(opened.counts[name], count)
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("number", range(0, len(FLOWS), 4))
 def test_states_and_flow_come_back_whatever_the_flow(number, tmp_path, unchecked):

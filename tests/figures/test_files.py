@@ -41,6 +41,7 @@ def figure(plane: np.ndarray) -> Figure:
     return figures.distances(np.arange(7.0), plane, axes=right)
 
 
+@pytest.mark.long
 def test_png_has_the_printed_size(figure: Figure, tmp_path: Path) -> None:
     path = figures.save(figure, tmp_path / "new" / "figure.png", dots_per_inch=100)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -170,6 +171,7 @@ def test_the_last_frame_is_the_still_picture(plane: np.ndarray, tmp_path: Path) 
     assert ((last[..., 2] - last[..., 0]) > 40)[blue].mean() > 0.99
 
 
+@pytest.mark.long
 def test_paths_grow_by_one_saved_state_in_each_frame(plane: np.ndarray, tmp_path: Path) -> None:
     with Image.open(figures.animate(plane, tmp_path / "run.gif", dots_per_inch=100)) as film:
         blue = []

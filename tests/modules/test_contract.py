@@ -317,6 +317,7 @@ def test_compiled_networks_give_the_same(regime: str, kind: str) -> None:
         torch.testing.assert_close(logits(compiled, batch), logits(network, batch))
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("regime", REGIMES)
@@ -604,6 +605,7 @@ def real_parts(matrix: Tensor) -> np.ndarray:
 PLACED = [*SPECTRA, *(Regime(w=w, spectrum=half) for w in ("positive", "half") for half in ("negative", "positive"))]
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

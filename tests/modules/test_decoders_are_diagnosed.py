@@ -64,6 +64,7 @@ def test_states_of_layers_that_are_an_attention_and_the_norm_of_its_sum(tmp_path
     assert (network.architecture.norm_placement, network.architecture.feed_forward_dim) == ("post", 0)
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("positions", ["none", "rotary", "decoupled"])
 @pytest.mark.parametrize("remedy", ["identity", "diagonal"])

@@ -101,6 +101,7 @@ TRAINED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("dim", "regime", "form", "precision"), [*TRAINED])
 def test_after_300_steps_of_training(dim, regime, form, precision):

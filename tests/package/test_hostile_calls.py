@@ -78,6 +78,7 @@ _LONG = {"find_basins", "survey", "report", "animate", "classify", "heat_map", "
 """Together a quarter of a minute."""
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG)) for name in _CALLS])
 def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

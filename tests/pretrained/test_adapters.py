@@ -149,6 +149,7 @@ def _factors(live: Any) -> Tensor:
     return torch.cat([part.transpose(0, 1).flatten(1) for part in (attention.query, attention.key, attention.value)], 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "settings"),
     [

@@ -173,6 +173,7 @@ class TokensFirst(nn.Module):
         return self.network(series.transpose(0, 1)).transpose(0, 1)
 
 
+@pytest.mark.long
 @pytest.mark.few(10)
 @pytest.mark.parametrize("inputs", [2, 3, 7])
 @pytest.mark.parametrize("order", ["inputs first", "tokens first"])

@@ -39,6 +39,7 @@ def network_of(model_type: str, settings: dict[str, Any], *, head: bool = False)
     return network
 
 
+@pytest.mark.long
 def test_blocks_that_give_lists_are_read_and_run_again() -> None:
     sizes = {"vocab_size": 61, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64}
     network = network_of("openai-gpt", sizes, head=True)

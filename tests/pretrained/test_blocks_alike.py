@@ -103,6 +103,7 @@ def test_a_rotation_of_one_block_is_not_taken_for_that_of_another() -> None:
             assert frequencies == pytest.approx([base ** -(place / 3) for place in range(3)], abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3", "bert", "gptj", "bloom", "deberta-v2"])
 def test_the_layout_is_that_of_each_block_by_itself(family: str, monkeypatch: pytest.MonkeyPatch) -> None:

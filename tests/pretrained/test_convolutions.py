@@ -138,6 +138,7 @@ def test_all_numbers_are_those_of_the_network_with_matrices(form: str, tokens: i
             np.testing.assert_allclose(other[name], one[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["along one axis", "parallel, channels first"])
 def test_gates_on_parts_and_heads_are_those_of_the_network_with_matrices(form: str) -> None:
     axes, options = FORMS[form]

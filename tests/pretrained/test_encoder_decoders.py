@@ -67,6 +67,7 @@ def _inputs(name: str, half: str) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.randint(4, 60, (1, 11), generator=generator)}
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("depths", [(3, 2), (1, 4), (4, 1)])
 @pytest.mark.parametrize("name", _EVERY)

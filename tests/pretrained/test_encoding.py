@@ -46,6 +46,7 @@ def test_byte_level_tokens_become_readable(tiny: Any) -> None:
     assert checkpoint.encode("x" * 70, truncate=True).ids.shape == (1, 64)
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 def test_smollm2_tokens_are_readable(sentence: str) -> None:
     encoding = load("smollm2").encode(sentence)

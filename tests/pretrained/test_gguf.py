@@ -170,6 +170,7 @@ def test_the_common_quantisations_are_read_as_the_numbers_they_stand_for(quantis
         assert float(np.abs(wanted).std()) > 0
 
 
+@pytest.mark.long
 def test_a_model_split_over_several_files_is_the_one_in_a_single_file(tmp_path: Path) -> None:
     whole = load(write_gguf(tmp_path / "tiny.gguf"), cache=tmp_path / "cache")
     write_gguf(tmp_path / "parts.gguf", most_tensors=8)
@@ -275,6 +276,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_conversion_is_made_again(damage: str, tmp_path: Path, reader: list[Path]) -> None:

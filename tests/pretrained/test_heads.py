@@ -172,6 +172,7 @@ def test_a_pooler_that_the_base_model_is_built_without_is_left_out(tmp_path: Pat
     assert td.load(tmp_path).architecture.layers == 2
 
 
+@pytest.mark.long
 def test_the_head_of_a_masked_language_model_is_read(tiny: Any, tmp_path: Path) -> None:
     network = tiny.network("bert", headless=False)
     network.save_pretrained(tmp_path)
@@ -195,6 +196,7 @@ WITHOUT_INTERFACE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(4)
 @pytest.mark.parametrize("model_type", WITHOUT_INTERFACE)
 def test_the_head_is_read_where_the_attention_is_not(model_type: str, tmp_path: Path) -> None:

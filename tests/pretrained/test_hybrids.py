@@ -46,6 +46,7 @@ _QUICK = ("jamba", "nemotron_h", "zamba2", "falcon_h1")
 _EVERY = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in HYBRIDS]
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("stored", [False, True])
@@ -69,6 +70,7 @@ def test_every_block_is_a_layer_with_its_own_state(name: str, stored: bool, tmp_
     assert all(undefined[layer] for layer in range(len(states.attention)) if layer not in attending)
 
 
+@pytest.mark.long
 def test_a_jamba_of_another_period_is_read_from_a_copy_of_the_same_kinds(tmp_path: Path) -> None:
     # Single layers cannot be chosen where a period says which of them attend.
     for layer, (block, layout) in enumerate(

@@ -271,6 +271,7 @@ class MaskedBlock(nn.Module):
         return y + self.further(y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("within_blocks", [False, True])
 @pytest.mark.parametrize("in_place", [False, True])
@@ -312,6 +313,7 @@ class MaskedAtTheEnd(Sequence):
         return self.last(x) if self.normed else x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("normed", "factor"), [(True, 0.0), (False, 0.0), (True, 2.0), (False, 2.0)])
 def test_tokens_that_change_behind_the_last_layer_are_seen(normed: bool, factor: float) -> None:
     torch.manual_seed(3)

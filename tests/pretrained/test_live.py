@@ -34,6 +34,7 @@ def assert_same(one: Any, other: Any, tolerance: float = 1e-6) -> None:
         np.testing.assert_allclose(values, reference[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.long
 def test_a_live_network_gives_the_numbers_of_its_files(tmp_path: Any) -> None:
     network, _ = network_of("llama")
     network.save_pretrained(tmp_path)
@@ -350,6 +351,7 @@ def test_a_network_of_ones_own_needs_nothing_but_its_inputs() -> None:
     assert td.audit(live, value="VO").sizes["layer"] == 3
 
 
+@pytest.mark.long
 def test_halves_are_asked_for_by_name(tmp_path: Any) -> None:
     network, _ = network_of("t5")
     with pytest.raises(ArgumentValueError, match=r"half: expected 'encoder' or 'decoder', got None .*two halves"):

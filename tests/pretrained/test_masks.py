@@ -262,6 +262,7 @@ def test_a_usual_mask_does_not_depend_on_token_ids(form: str) -> None:
     assert "depends on token ids" not in _in_words(_loaded_without_mark(form, True).layout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
 def test_padding_that_the_network_hides_by_its_id_is_not_measured(packed: bool, fused: bool) -> None:
@@ -549,6 +550,7 @@ _UNSEEN: dict[str, tuple[type[_EndUnseen], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", list(_UNSEEN))
 def test_tokens_that_no_other_sees_count_where_they_are_no_padding(form: str) -> None:
     kind, name = _UNSEEN[form]

@@ -129,6 +129,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(("form", "order"), [(form, order) for form in FUNCTIONS for order in ORDERS[form]])
 def test_a_norm_by_a_function_is_that_by_a_module(form: str, order: str) -> None:

@@ -38,6 +38,7 @@ def _old(family: str, folder: Path, prefix: str = "", **changes: Any) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("family", _PREFIXES)
 def test_the_tensors_decide_the_model_type_where_they_fit_one(family: str, tmp_path: Path) -> None:
@@ -47,6 +48,7 @@ def test_the_tensors_decide_the_model_type_where_they_fit_one(family: str, tmp_p
     assert torch.equal(ckpt.states(IDS).feed_forward, td.load(network_of(family)[0]).states(IDS).feed_forward)
 
 
+@pytest.mark.long
 def test_a_class_in_architectures_decides_before_the_tensors(tmp_path: Path) -> None:
     # Without a prefix the tensors of RoBERTa are those of BERT too, whose positions begin elsewhere.
     folder = _old("roberta", tmp_path / "m", architectures=["Removed", "RobertaForMaskedLM"])
@@ -59,6 +61,7 @@ def test_a_class_in_architectures_decides_before_the_tensors(tmp_path: Path) -> 
     assert td.load(f"random:{folder}").architecture.model_type == "roberta"
 
 
+@pytest.mark.long
 def test_tensors_that_fit_several_networks_or_none_are_refused_with_the_line_to_add(tmp_path: Path) -> None:
     several = _old("roberta", tmp_path / "m")
     fitting = "roberta, camembert, xlm-roberta, bert"
@@ -124,6 +127,7 @@ def _sentence_encoder(folder: Path, inner: str, *kinds: str) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("inner", ["", "0_Transformer"])
 def test_the_transformer_of_a_sentence_encoder_is_read_without_what_follows_it(inner: str, tmp_path: Path) -> None:
@@ -181,6 +185,7 @@ def _folder(path: Path, family: str, files: Mapping[str, bytes]) -> Path:
 _MARIAN = {"source.spm": b"\n\x0e", "target.spm": b"\n\x0e", "vocab.json": b"{}"}
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name", ["spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model", "source.spm"]

@@ -158,6 +158,7 @@ def test_all_ways_of_writing_it_are_one_network() -> None:
         np.testing.assert_allclose(pattern, patterns[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["plain", "einsum", "fused", "stacked"])
 def test_a_head_without_effect_is_one_whose_columns_are_zero(form: str) -> None:
@@ -182,6 +183,7 @@ def test_a_factor_on_the_logits_is_one_on_the_queries(form: str) -> None:
     torch.testing.assert_close(hotter.feed_forward, loaded(changed).states(prompt).feed_forward)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_an_audit_in_half_precision_is_that_of_its_rounded_weights(dtype: torch.dtype) -> None:
     network = network_of(2).to(dtype)
@@ -407,6 +409,7 @@ class _InAttributes(SmallGPT):
         return self.head(self.ln_f(x))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dictionary", [False, True])
 def test_blocks_in_attributes_or_a_dictionary_are_read_like_those_of_a_list(dictionary: bool) -> None:
     plain, network = network_of(), _InAttributes(dictionary).eval()
@@ -594,6 +597,7 @@ class _Skipping(SmallGPT):
         return self.head(self.ln_f(self.h[2](self.h[1](first) + 5 * first)))
 
 
+@pytest.mark.long
 def test_a_change_outside_of_the_blocks_is_named_and_is_no_update_of_an_attention() -> None:
     torch.manual_seed(5)
     texts = [torch.randint(0, VOCABULARY, (7,)) for _ in range(4)]

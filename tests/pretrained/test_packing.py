@@ -55,6 +55,7 @@ def test_states_in_company_are_those_alone(family: str) -> None:
             torch.testing.assert_close(together.final_norm, alone.final_norm, atol=3e-5, rtol=3e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_a_trace_in_company_is_the_one_alone_in_the_order_asked_for(family: str, tmp_path: Path) -> None:
     network, half = network_of(family)

@@ -185,6 +185,7 @@ class Rows8(Tensor):
         raise NotImplementedError(str(func))
 
 
+@pytest.mark.long
 def test_weights_in_a_format_of_their_own_are_read_and_never_copied() -> None:
     network, _ = network_of("llama")
     dense = copy.deepcopy(network)
@@ -417,6 +418,7 @@ def test_a_query_behind_a_chain_of_ten_maps_is_their_product() -> None:
         Tracer(calls[1:], start, "block.").parts(x, "queries")
 
 
+@pytest.mark.long
 def test_a_container_that_is_no_projection_is_named() -> None:
     network, _ = network_of("llama")
     for layer in network.layers:

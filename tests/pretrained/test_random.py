@@ -79,6 +79,7 @@ def _check_same_law(name: str, actual: Tensor, reference: Tensor) -> None:
     assert kurtosis == pytest.approx(3.0, abs=0.5), name
 
 
+@pytest.mark.long
 def test_gpt2_residual_projections_are_scaled_by_depth() -> None:
     weights = load("random:gpt2:0").attention(6)
     assert float(weights.query.std()) == pytest.approx(0.02, rel=0.01)

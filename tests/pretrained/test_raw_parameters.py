@@ -61,6 +61,7 @@ def test_a_raw_matrix_of_queries_is_named_and_its_attention_is_seen(form: str) -
     torch.testing.assert_close(pattern, torch.stack([block.attn.pattern[0].detach() for block in network.h]))
 
 
+@pytest.mark.long
 def test_a_matrix_that_gives_no_queries_is_not_named() -> None:
     """The queries come from a module, and a vector is added to them."""
     (words,) = {layer.problem for layer in loaded(network_of("unused")).layout.layers}

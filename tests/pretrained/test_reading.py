@@ -44,6 +44,7 @@ def test_the_number_of_parameters_is_that_of_the_base_model(tiny: Any) -> None:
     assert load(folder).architecture.parameters == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ["gpt2", "qwen2"])
 def test_shards_read_like_one_file(architecture: str, tiny: Any) -> None:
     whole = load(tiny.folder(architecture))
@@ -54,6 +55,7 @@ def test_shards_read_like_one_file(architecture: str, tiny: Any) -> None:
         assert torch.equal(actual.query, reference.query)
 
 
+@pytest.mark.long
 def test_older_names_of_layer_norm_weights_are_understood(tiny: Any) -> None:
     whole, folder = load(tiny.folder("bert")), tiny.folder("bert", headless=False)
 
@@ -190,6 +192,7 @@ _STATES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("case", _STATES)
 def test_states_of_trainings_read_as_the_weights_in_them(case: str, tiny: Any) -> None:
@@ -239,6 +242,7 @@ def test_states_without_one_dictionary_of_weights_are_refused_in_one_line(conten
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("index", "pickled"), [(True, True), (False, True), (False, False)])
 def test_shards_are_read_whole_or_the_missing_one_is_named(index: bool, pickled: bool, tiny: Any) -> None:
     folder = tiny.folder("gpt2")

@@ -204,6 +204,7 @@ def test_an_attention_of_some_tokens_is_none_over_channels() -> None:
     assert not layout.shows
 
 
+@pytest.mark.long
 def test_heads_before_inputs_are_named() -> None:
     ckpt = loaded(SetAttention)
     words = "each of its heads stands with all inputs behind the last one"

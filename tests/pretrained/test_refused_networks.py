@@ -116,6 +116,7 @@ def test_virtual_tokens_are_refused_and_the_network_below_them_is_read(tuning: s
     assert td.load(tuned.get_base_model().eval()).architecture.layers == 3
 
 
+@pytest.mark.long
 def test_a_block_whose_attention_runs_twice_is_one_layer() -> None:
     from transformers import AutoConfig, AutoModel
 

@@ -133,6 +133,7 @@ SERVED = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", most_slow(SERVED))
 def test_zero_changes_nothing_and_what_is_taken_off_leaves_nothing(family: str) -> None:
     model = language_model(family, torch.float32)

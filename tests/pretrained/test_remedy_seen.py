@@ -70,6 +70,7 @@ def test_the_factors_of_a_layer_give_the_attention_that_is_seen(family: str) -> 
         )
 
 
+@pytest.mark.long
 def test_the_sum_over_heads_has_lambda_a_in_it_and_the_layout_is_that_of_w() -> None:
     bare, model = remedied("llama")
     before, after = load(bare), load(model)
@@ -91,6 +92,7 @@ def test_the_audit_counts_negative_eigenvalues_that_a_strong_remedy_makes() -> N
     assert (td.audit(load(model)).W_inertia.sel(sign="negative").values == 48).all()
 
 
+@pytest.mark.long
 def test_normalized_queries_have_no_matrix_that_a_remedy_could_stand_beside() -> None:
     _, model = remedied("qwen3")
     with pytest.raises(AttentionFactorsError, match="normalized ones beside λA") as refusal:

@@ -19,6 +19,7 @@ GATES = {"layer 2 attention": 0.25, "layer 3 feed_forward": -0.5, "layer 1 feed_
 GATES |= {"layer 2 head 1": 0.5, "layer 3 head 0": 0.0}
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "phi", "gpt_neox", "opt", "bert", "glm4"])
 def test_what_is_saved_is_the_variant(family: str, tmp_path: Path) -> None:

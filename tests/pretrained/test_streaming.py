@@ -43,6 +43,7 @@ def same(one: Any, other: Any) -> bool:
 QUICK = ("gpt2", "gpt_neox", "mixtral", "gemma3", "deepseek_v3", "albert", "t5", "vit", "clip-text")
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     "family", [pytest.param(family, marks=() if family in QUICK else pytest.mark.slow) for family in FAMILIES]
@@ -99,6 +100,7 @@ def test_nothing_of_a_block_is_left_after_the_pass(tmp_path: Path) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
+@pytest.mark.long
 def test_trace_and_attention_of_a_streamed_network_are_those_in_memory(tmp_path: Path) -> None:
     saved("qwen3", tmp_path)
     streamed, plain = load(tmp_path, stream=True), load(tmp_path)

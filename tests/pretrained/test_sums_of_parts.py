@@ -302,6 +302,7 @@ def test_states_and_sums_are_those_of_the_block(form: str) -> None:
     assert dict(block_in_words(ckpt.layout.layers[1]))["sum"] == FORMS[form][0]
 
 
+@pytest.mark.long
 @pytest.mark.few(54)
 @pytest.mark.parametrize("gate", [0.5, 0.0, -1.3])
 @pytest.mark.parametrize(
@@ -508,6 +509,7 @@ def test_gates_stand_on_one_part_each_where_one_module_holds_both_or_none_holds_
         torch.testing.assert_close(varied, edited(x)[0].detach())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "words"),
     [

@@ -112,6 +112,7 @@ PLAIN: dict[str, tuple[Callable[[], Attention], Callable[[Any], Tensor]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("form", PLAIN)
 def test_a_learned_factor_is_one_of_the_query_matrix(form: str) -> None:

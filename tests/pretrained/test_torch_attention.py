@@ -567,6 +567,7 @@ def sequences(count: int) -> dict[str, Tensor]:
     return {name: torch.randint(0, VOCABULARY, (count, 6)) for name in ("ids", "source")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_the_self_attention_of_a_decoder_is_read_and_its_cross_attention_named(batch_first: bool) -> None:
     network = network_of(Decoder, batch_first=batch_first)

@@ -214,6 +214,7 @@ NO_AUDIT: dict[str, tuple[Callable[[], nn.Module], type[Block], int, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(4)
 @pytest.mark.parametrize("case", NO_AUDIT)
 def test_what_is_no_softmax_attention_over_tokens_is_traced_and_not_audited(case: str) -> None:
@@ -278,6 +279,7 @@ def test_whether_attention_without_a_softmax_looks_ahead_is_measured() -> None:
     assert not loaded(Scored(Fourier).eval()).causal
 
 
+@pytest.mark.long
 def test_weights_between_tokens_in_another_order_are_not_measured() -> None:
     prompt, usual = list(range(14)), loaded(network_of(Attention))
     assert not bool(td.trace(usual, [prompt]).attention_received.isnull().all())
@@ -379,6 +381,7 @@ class Centring(nn.Module):
         return x
 
 
+@pytest.mark.long
 def test_what_a_network_writes_into_is_a_copy() -> None:
     network, ids = network_of(Attention, kind=Counting), PROMPT.clone()
     example = torch.randint(0, VOCABULARY - 1, (2, 7))
@@ -486,6 +489,7 @@ class Crossing(nn.Module):
         return x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_two_attentions_in_a_block_are_never_mixed_up(by_hand: bool) -> None:
     torch.manual_seed(4)

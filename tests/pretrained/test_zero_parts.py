@@ -107,6 +107,7 @@ def test_the_layout_is_the_same_whatever_is_zero(family: str) -> None:
         assert all(torch.equal(value, before[key]) for key, value in zeroed.state_dict().items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["llama", "opt-post-norm", "gemma3", "phi"])
 def test_the_layout_of_a_live_network_is_that_of_its_files(family: str, tmp_path: Path) -> None:
     whole, _ = network_of(family)
@@ -152,6 +153,7 @@ def test_what_is_zero_is_said_of_the_part_that_is(stored: bool, tmp_path: Path) 
     assert "the first difference is in the attention of layer 2" in words
 
 
+@pytest.mark.long
 def test_a_saved_variant_of_a_network_with_a_zero_part_is_the_variant(tmp_path: Path) -> None:
     whole, _ = network_of("llama")
     _both(*_second(td.load(whole), whole))
@@ -162,6 +164,7 @@ def test_a_saved_variant_of_a_network_with_a_zero_part_is_the_variant(tmp_path: 
     assert torch.equal(saved.states(prompt).feed_forward[2], saved.states(prompt).feed_forward[1])
 
 
+@pytest.mark.long
 def test_blocks_that_were_added_and_do_nothing_yet_are_layers() -> None:
     whole, _ = network_of("llama")
     first = td.load(whole)

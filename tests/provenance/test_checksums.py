@@ -170,6 +170,7 @@ def test_files_that_are_no_data_may_change(saved: Callable[[str], Path], tmp_pat
     assert _of_diagnosis(folder) == _of_diagnosis(saved("diagnosis"))
 
 
+@pytest.mark.long
 def test_a_trajectory_that_was_edited_is_read_without_its_checksum(
     saved: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_trajectory_that_was_edited_is_read_without_its_checksum(
     assert flow.attention.ov.matrix_at(0.0).tolist() == [[[-2.0, 0.0], [0.0, -2.0]]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "ending", [".zarr", pytest.param(".nc", marks=pytest.mark.skipif(not NETCDF, reason="needs h5"))]
 )

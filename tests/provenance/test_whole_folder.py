@@ -224,6 +224,7 @@ def steps_until_killed(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str
     return done
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["exchanged", "beside a folder of others", "shared"])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_results_and_the_next_run_clears_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str

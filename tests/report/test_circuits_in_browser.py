@@ -56,6 +56,7 @@ def test_nothing_is_requested_and_nothing_is_complained_about(opened: Any) -> No
     assert opened.get_log("browser") == []
 
 
+@pytest.mark.long
 def test_the_cell_under_the_pointer_tells_its_place_and_number(opened: Any) -> None:
     model = mixture(TASK)
     value = float(model.qk[0, 2, 1])

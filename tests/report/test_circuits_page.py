@@ -229,6 +229,7 @@ def test_the_instruments_are_all_there_with_their_numbers(examined: str, result:
         assert close([row[2]], np.array([estimate.value]))
 
 
+@pytest.mark.long
 def test_the_head_that_is_most_like_q_true_is_shown(task: PairTask, result: Evidence, examined: str) -> None:
     assert best_head(result) == 0
     block = mixture(task).qk[0, :3, :3].mT

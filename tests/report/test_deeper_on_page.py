@@ -109,6 +109,7 @@ def test_the_bound_is_marked_where_curves_cross_it(diagnosis: Diagnosis) -> None
     assert "E = 0.001" not in _figures(_with_table(diagnosis, median_consensus=above))[0].svg
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_columns_have_one_number_of_places(diagnosis: Diagnosis) -> None:
     assert ragged(page_of(diagnosis)) == []

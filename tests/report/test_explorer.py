@@ -54,6 +54,7 @@ def run_of(system: dict[str, Any], **settings: Any) -> td.Trajectory:
     return td.simulate(td.Flow(attention, space), np.array(flow["start"]), system["times"])
 
 
+@pytest.mark.long
 def test_one_cluster_is_what_its_sentence_says(presets: dict[str, Any]) -> None:
     run = run_of(presets["one-cluster"])
     assert observables.hemisphere(run.tensor[0]).margin > 0
@@ -374,6 +375,7 @@ def test_beta_multiplies_every_logit_beside_rotary_positions() -> None:
     torch.testing.assert_close(without.attention.logits(x), 6.0 * (x @ x.mT)[None], rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flow", "tokens", "words"),
     [
@@ -470,6 +472,7 @@ def test_of_several_systems_that_no_browser_integrates_the_first_is_played() -> 
     np.testing.assert_allclose(system["frames"], run.tensor[0, 0].numpy(), rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.long
 def test_statements_are_asked_of_rescaled_noisy_and_time_dependent_runs_that_are_played() -> None:
     start, times = np.random.default_rng(0).normal(size=(5, 3)), np.linspace(0, 3, 7)
     free = td.Flow(td.Attention(EYE, EYE), td.Free())

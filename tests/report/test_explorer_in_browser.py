@@ -860,6 +860,7 @@ def test_only_tokens_of_one_place_have_met(browser: Any, tmp_path: Path) -> None
     assert words(browser, "theory-seen") == "Seen: nothing yet."
 
 
+@pytest.mark.long
 def test_a_run_of_layers_is_played_by_its_layers(browser: Any, tmp_path: Path) -> None:
     flow, start = td.Flow(td.Attention(2 * np.eye(3), np.eye(3)), td.Sphere()), td.Sphere().sample(6, 3, seed=1)
     run = td.simulate(flow, start, np.arange(11), engine="layers", tau=0.2)

@@ -71,6 +71,7 @@ def test_tokens_are_drawn_where_their_directions_vary_most(
     assert systems[0]["clock"] == "layer"
 
 
+@pytest.mark.long
 def test_measures_are_of_the_full_states_as_in_a_trace(
     checkpoint: Any, texts: list[list[int]], systems: list[dict[str, Any]]
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_diagnosis_is_explored_in_the_plane_that_it_holds(diagnosis: td.Diagno
     assert "1 massive token" in system["sentence"]
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_the_page_counts_layers_and_says_that_no_theorem_covers_a_network(
     systems: list[dict[str, Any]], checkpoint: Any, texts: list[list[int]], browser: Any, tmp_path: Path

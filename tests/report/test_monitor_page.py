@@ -162,6 +162,7 @@ def test_what_changes_again_and_again_is_shown_in_part_and_kept_whole() -> None:
     assert [line.partition(":")[0] for line in more] == ["Step 900", "Step 1,000", "Step 1,100"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ident", MAPS)
 def test_a_map_has_every_number_and_a_colour_for_each_class(ident: str, monitor: Monitor, page: str) -> None:
     values, rows = monitor.dataset[MAPS[ident]], table_of(page, ident)
@@ -207,6 +208,7 @@ def test_the_headline_is_the_state_now_though_its_change_is_within_the_intervals
     assert [row[1:] for row in table_of(page, "states-map")] == [["drawing together"], ["rank collapse"]]
 
 
+@pytest.mark.long
 def test_two_texts_make_no_state_and_the_page_says_why() -> None:
     result = series_of(look(0, SPREAD, half=np.nan), look(500, CONSENSUS, half=np.nan))
     del result.texts[2]
@@ -219,6 +221,7 @@ def test_two_texts_make_no_state_and_the_page_says_why() -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_largest_changes_are_shown_first_and_in_their_order() -> None:
     small, large = [(0.1, 0.1, 0.0), (0.1, 0.01, 0.0)] * 6, [(0.99, 0.01, 0.0)]
     page = page_of(series_of(*(look(100 * place, entry) for place, entry in enumerate([*small, *large]))))
@@ -255,6 +258,7 @@ def test_curves_have_medians_and_ends_of_the_layers(monitor: Monitor, page: str)
         assert not any("final norm" in head for head in heads)  # this network has none
 
 
+@pytest.mark.long
 def test_the_legend_of_states_has_those_that_occur() -> None:
     content = figure_of(page_of(series_of(look(0, SPREAD, CONSENSUS), look(1, SPREAD, CONSENSUS))), "states-map")
     legend = unescape(content[: content.index("<svg")]) + unescape(
@@ -290,6 +294,7 @@ def test_many_looks_have_sixty_columns_and_a_page_of_less_than_a_megabyte() -> N
     assert len(page.encode()) < 2**20
 
 
+@pytest.mark.long
 def test_foreign_text_is_escaped_and_made_visible(hostile: str) -> None:
     result = series_of(look(0, SPREAD), look(1, CONSENSUS), Look(2, f"not measured: {hostile}"), model=hostile,
                       tokenization=hostile)  # fmt: skip

@@ -283,6 +283,7 @@ def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable
     assert page.count("<svg ") == 2 * (len(re.findall("<figure ", page)) - words)
 
 
+@pytest.mark.long
 def test_measures_of_pairs_are_words_where_there_is_no_pair(build: Callable[..., Diagnosis]) -> None:
     page = page_of(build(**SHAPES["one token"]))
     part = figure_of(page, "agreement-mean-pair-cosine")
@@ -298,6 +299,7 @@ def test_a_model_without_a_final_norm_has_no_bar_for_it(build: Callable[..., Dia
     assert "final norm" not in part.lower()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_long_prompts_are_cut_and_say_so(build: Callable[..., Diagnosis]) -> None:
     page = page_of(build(**SHAPES["a long prompt"]))
@@ -311,6 +313,7 @@ def test_the_page_is_small_and_the_same_each_time(page: str, diagnosis: Diagnosi
     assert page_of(diagnosis) == page
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_the_file_is_written_whole(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
     result = build(layers=2, prompts=1)
@@ -337,6 +340,7 @@ def test_a_failure_leaves_the_old_report_and_nothing_else(
     assert path.read_text() == "old"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_too_large_a_page_and_a_folder_are_refused(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
     result = build(layers=2, prompts=1)

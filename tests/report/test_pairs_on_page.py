@@ -39,6 +39,7 @@ def test_shares_of_pairs_are_those_of_a_count_by_hand() -> None:
     assert middle == pytest.approx(float(mean), abs=0.025)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # the cosines of the second are not kept
 def test_pieces_of_any_size_give_the_same(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     network = network_of("llama").to(dtype)

@@ -143,6 +143,7 @@ def test_the_sentences_hold_the_numbers_of_the_last_state(clustering: Trajectory
     assert re.search(r"mean cosine of two tokens is 1( − \d\S* × 10\S+)? at the end", other)
 
 
+@pytest.mark.long
 def test_columns_have_one_number_of_places(clustering: Trajectory, mixed: Trajectory) -> None:
     assert ragged(page_of(clustering)) == []
     assert ragged(page_of(mixed)) == []
@@ -186,6 +187,7 @@ def test_systems_that_end_alike_are_one_line(mixed: Trajectory) -> None:
     assert [row[0] for row in ended(page_of(few))] == ["0–14", "15–19"]
 
 
+@pytest.mark.long
 def test_what_diverges_is_said_with_its_size_and_drawn_as_directions() -> None:
     bound = [td.events.NormAbove(1e6)]
     run = td.simulate(free([[0.0]], [[1.0]]), [[1.0], [2.0]], np.linspace(0, 20, 11), events=bound, rtol=1e-4)
@@ -315,6 +317,7 @@ def test_foreign_text_is_escaped_and_long_entries_are_cut(clustering: Trajectory
     assert len(identifiers) == len(set(identifiers))
 
 
+@pytest.mark.long
 def test_statements_of_the_theory_are_listed_with_their_outcome(clustering: Trajectory) -> None:
     start = np.ones((3, 3)) + 0.1 * np.eye(3)
     certificates = tuple(td.certify(td.simulate(clustering.flow, start, [0.0, 1.0, 2.0])))[:2]  # type: ignore[arg-type]

@@ -116,6 +116,7 @@ def test_systems_that_were_not_run_are_counted_as_missing(tmp_path: Path) -> Non
     assert findings(nothing) == ["Of 2 systems 0 were run so far."]
 
 
+@pytest.mark.long
 def test_a_map_has_every_cell_and_its_numbers(tmp_path: Path) -> None:
     codes = np.full((3, 2, 10), ZERO)
     for place, count in np.ndenumerate(np.array([[0, 2], [5, 7], [9, 10]])):
@@ -135,6 +136,7 @@ def test_a_map_has_every_cell_and_its_numbers(tmp_path: Path) -> None:
     assert "The line shows where" not in flat
 
 
+@pytest.mark.long
 def test_further_parameters_are_counted_together_and_that_is_said(tmp_path: Path) -> None:
     codes = np.full((2, 2, 2, 5), ZERO)
     codes[0, 0, 0] = CONSENSUS

@@ -226,6 +226,7 @@ def test_columns_have_one_number_of_places(study_page: str, run_page: str) -> No
     assert ragged(run_page) == []
 
 
+@pytest.mark.long
 def test_the_page_of_a_study_holds_what_is_counted_again(study_page: str) -> None:
     result = full_study()
     measures = result.dataset["measure"].values

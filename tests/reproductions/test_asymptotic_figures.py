@@ -11,6 +11,7 @@ import torch
 from reproductions.asymptotic import fig1, fig2, fig3, fig4, fig5, wendel
 
 
+@pytest.mark.long
 def test_figure_1_descends_to_minus_50_e_and_its_axis_shows_twice_the_potential():
     record = fig1.reproduce()
     potential, states = record.results["potential"], record.results["run"].tensor

@@ -76,6 +76,7 @@ def test_figure_6_is_e_of_the_networks_own_hidden_states(figure_6: Record, tiny:
     assert "read as bytes" in figure_6.invented
 
 
+@pytest.mark.long
 def test_figure_6_draws_e_from_the_first_pass_on(figure_6: Record) -> None:
     for panel, group in zip(fig6.draw(figure_6).axes, ("trained", "random"), strict=True):
         assert (panel.get_xscale(), panel.get_yscale()) == ("log", "log")

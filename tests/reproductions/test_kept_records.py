@@ -74,6 +74,7 @@ def test_what_is_kept_is_small_and_says_nothing_of_the_machine_but_versions(path
         assert set(json.loads(text)["ran_on"]) == versions
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", QUICK_AT_FULL_SIZE)
 def test_a_figure_run_again_gives_the_numbers_that_are_kept(name: str) -> None:

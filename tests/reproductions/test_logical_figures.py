@@ -63,6 +63,7 @@ def test_digit_pairs_are_retrieved_and_negative_values_are_not():
     np.testing.assert_allclose(diagonal, [0, 13, 32, 22, 24], atol=1e-12)
 
 
+@pytest.mark.long
 def test_solutions_2_and_3_agree_and_their_logic_is_in_different_places():
     record = equivalence.reproduce(tasks=12, samples=200)
     assert not record.failures
@@ -113,6 +114,7 @@ def test_of_section_3_only_claims_of_the_paper_fail_and_each_has_a_reason(landsc
     assert landscapes["(3.71): 0 = a(t) + v_ii q_tt, largest error"].ok
 
 
+@pytest.mark.long
 def test_the_landscape_is_drawn_as_it_was_found(landscapes: Record):
     left, middle, right = landscape.draw(landscapes).axes
     losses = sorted(run.loss / 5 for run in landscapes.results["found"]["3.1"].runs)
@@ -269,6 +271,7 @@ def test_only_resumable_figures_are_given_a_folder(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_every_logical_record_says_which_paper_it_is_of(landscapes: Record, flavours: tuple[Record, Record]):
     records = [landscapes, *flavours, worked_examples.reproduce(tasks=1)]
     assert {record.paper for record in records} == {"logical"}

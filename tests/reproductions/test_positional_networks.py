@@ -144,6 +144,7 @@ def test_sequences_are_pieces_of_the_text_that_do_not_overlap(untrained: str) ->
         sequences_of(ckpt, text, 129, 1, seed=1)
 
 
+@pytest.mark.long
 def test_texts_that_a_network_cannot_read_are_refused() -> None:
     with pytest.raises(CheckpointError, match="a tokenizer beside the trained weights"):
         sequences_of(load(gpt2()), real_text(), 8, 1, 0)
@@ -222,6 +223,7 @@ def multiplying(factor: float, layers: int = 6) -> tuple[Checkpoint, GPT2Model]:
     return ckpt, network
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("factor", "layers"), [(1.5, 6), (0.5, 6), (1e6, 8)])
 def test_a_network_that_multiplies_grows_by_its_factor_also_beyond_float32(factor: float, layers: int) -> None:
     ckpt = multiplying(factor, layers)[0].under("attention-only")
@@ -377,6 +379,7 @@ def test_a_few_tokens_apart_from_all_others_are_said_to_be_that() -> None:
     assert "the largest" not in fig8.said({"net": {"full": grouped(0.3, 0.6, 1, largest=1.0)}})
 
 
+@pytest.mark.long
 def test_the_largest_group_is_counted_in_the_last_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     ckpt, ids = load(gpt2()), torch.arange(10)
     clusters = fig8.token_clusters(ckpt, ids).copy(deep=True)

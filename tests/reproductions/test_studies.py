@@ -328,6 +328,7 @@ def test_remark_3_5_is_called_false_only_by_draws_that_diverge() -> None:
     assert "More systems go to zero between dim 2 and 4 (the normal law)" in other
 
 
+@pytest.mark.long
 def test_remark_3_5_judges_the_spectrum_by_what_diverged() -> None:
     data = outcomes("dim", {2.0: {"zero": 50, "diverged": 50}})
     assert "none diverged" in conclusions_of_3_5(data)

@@ -191,6 +191,7 @@ def test_the_search_for_what_is_left_does_not_depend_on_the_unit(unit: float) ->
     assert products(unit) == products(1.0)
 
 
+@pytest.mark.long
 def test_the_summary_is_the_same_by_both_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = with_eigenvalues([0.3 + 2.0j], [1.25, 0.0005])
     dense = value_spectrum(matrix)

@@ -44,6 +44,7 @@ def test_codecs_that_could_run_code_are_refused(store: Path, name: str) -> None:
         open_store(store)
 
 
+@pytest.mark.long
 def test_a_harmful_copy_of_a_description_is_not_what_is_read(store: Path) -> None:
     root = json.loads((store / "zarr.json").read_text())
     root["consolidated_metadata"]["metadata"]["scale"]["shape"] = [7]

@@ -37,6 +37,7 @@ def systems(plan: Plan) -> Iterator[tuple[tuple[int, ...], torch.Tensor, torch.T
                 yield (*block.point, block.draws.first + row), setup.start[row], *matrices
 
 
+@pytest.mark.long
 def test_every_system_is_in_one_task() -> None:
     for draws, task in product((1, 3, 7), (1, 2, 3, 5, 100)):
         plan = plan_of("draws = 4\ntask = 2", f"draws = {draws}\ntask = {task}")

@@ -70,6 +70,7 @@ def test_rescaled_tokens_of_a_sweep_keep_their_place(client: Client, tmp_path: P
     assert (dataset.end_time.values == 3.0).all()
 
 
+@pytest.mark.long
 def test_a_system_of_a_sweep_is_that_of_a_simulation_of_its_own(client: Client, tmp_path: Path) -> None:
     plan = parse_plan(SMALL.replace("rtol = 1e-4", "rtol = 1e-9").replace("task = 2", "task = 24"), "small.toml")
     dataset = sweep(plan, tmp_path / "sweep.zarr", client)

@@ -179,6 +179,7 @@ def test_the_gradient_is_that_of_the_potential_in_the_metric_on_any_ellipsoid(no
     assert float((descent * (y @ metric)).sum(dim=-1).abs().max()) < 1e-13
 
 
+@pytest.mark.long
 def test_a_token_may_first_leave_the_top_eigenvector() -> None:
     # asymptotic Fig. 4, with a start at which 1 − v·y_2 rises from 0.100 to 0.171 and the theorem holds.
     ov = torch.tensor(

@@ -58,6 +58,7 @@ def test_a_start_in_the_printed_basin_of_theorem_5_1_goes_to_the_antipode() -> N
     assert certificate.margin == pytest.approx(1e-3 - 2.0, abs=1e-9)
 
 
+@pytest.mark.long
 def test_its_neighbours_go_to_token_1_both_ways_round_so_that_some_start_between_cannot() -> None:
     # The limits are continuous where they are token 1; approached from opposite sides they leave a gap between.
     third = PRINTED_BASIN_COUNTEREXAMPLE["angles"][2]

@@ -38,6 +38,7 @@ def nearly_equidistant(size: Any, seed: int, systems: tuple[int, ...] = ()) -> T
     return at(rng.permuted(places + kick, axis=-1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_three_tokens_below_the_threshold_stay_apart(engine: Engine, rtol: float) -> None:

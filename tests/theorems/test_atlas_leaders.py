@@ -224,6 +224,7 @@ def in_an_open_half_plane(x: np.ndarray) -> bool:
     return np.diff(angles, append=angles[0] + 2 * np.pi).max() > np.pi + 1e-9
 
 
+@pytest.mark.long
 def test_in_the_plane_no_drawn_start_keeps_zero_in_its_hull() -> None:
     form, start = drawn_in_the_plane(120, 5, mirrored=False)
     flow = turning(form)

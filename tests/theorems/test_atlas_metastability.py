@@ -170,6 +170,7 @@ def test_exponential_weights_are_attracted_by_a_crowd_where_a_softmax_is_not() -
         assert (pattern.numpy() >= pulled * np.exp(20 * (cosines - 1)) / 16 * (1 - 1e-12)).all()
 
 
+@pytest.mark.long
 def test_tokens_leave_their_caps_in_the_end_and_the_statement_says_nothing_of_it() -> None:
     run = td.simulate(flow(18.0), in_caps(0, 1)[0], [0.0, 300.0, 1e4, 1e8], engine="stiff")
     assert td.observables.diameter(run.tensor[1]) > 1.3

@@ -147,6 +147,7 @@ def test_tokens_that_do_the_opposite_fail() -> None:
     assert td.certify(strong, [NAME])[0].outcomes.tolist() == ["holds", "fails"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("excess", "outcome"), [(0.9, "holds"), (1.1, "undecided"), (1.9, "undecided"), (2.1, "fails")]
 )

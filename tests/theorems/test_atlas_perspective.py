@@ -92,6 +92,7 @@ def test_tokens_within_the_hypotheses_meet_and_never_refute_a_statement(engine: 
             assert outcomes.count("holds") >= systems / 2
 
 
+@pytest.mark.long
 def test_tokens_that_no_half_space_holds_meet_as_well_in_three_dimensions() -> None:
     run = td.simulate(temperatures(3, 30, 3), drawn(5, 30, 8, 3), np.linspace(0, 120, 16))
     outcomes = within("perspective-6.1", run)
@@ -199,6 +200,7 @@ def test_the_rates_are_those_of_the_formulas() -> None:
     assert f"{rate:.3g}"[:4] in step.prediction.text
 
 
+@pytest.mark.long
 def test_tokens_slower_than_the_step_inequality_refute_it() -> None:
     of_one, start = flow(0.2, 3), one_sided(3, 4, 3)
     run = td.simulate(of_one, start, np.linspace(0, 10, 11))

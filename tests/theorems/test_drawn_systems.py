@@ -67,6 +67,7 @@ def test_no_drawn_system_fails(name: str) -> None:
     assert "holds" in decided
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("residual", [0.0, 0.5, 1.0])

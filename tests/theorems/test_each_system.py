@@ -67,6 +67,7 @@ def test_the_worst_of_the_systems_is_named_with_what_became_of_the_others() -> N
     assert certificate.first_failure == TIMES[20]
 
 
+@pytest.mark.long
 def test_a_batch_says_what_its_systems_say_one_by_one() -> None:
     rng = np.random.default_rng(0)
     ov = np.stack([-EYE, 0 * EYE, EYE, np.diag([1.0, -1.0, 0.5]), -EYE - 0.1 * np.diag([1.0, 2.0, 3.0])])

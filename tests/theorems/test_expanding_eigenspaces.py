@@ -164,6 +164,7 @@ def test_a_limit_of_what_is_no_number_is_undecided_at_an_infinite_distance() -> 
     assert limit.margin.tolist() == [-np.inf, -np.inf]
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(
     qk=KINDS, ov=KINDS, seed=st.integers(0, 10**6), dim=st.integers(1, 4), free=st.booleans(), heads=st.integers(1, 2)

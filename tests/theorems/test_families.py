@@ -103,6 +103,7 @@ def test_every_number_matters() -> None:
         assert sum(parts) == 2
 
 
+@pytest.mark.long
 @pytest.mark.few(9)
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if name not in WITHOUT])
 def test_systems_of_a_statements_family_meet_its_hypotheses(name: str) -> None:
@@ -124,6 +125,7 @@ def test_a_statement_that_no_drawn_system_meets_is_refused(name: str) -> None:
         family_of(STATEMENTS[name], 3, 2)
 
 
+@pytest.mark.long
 def test_what_is_violated_is_named() -> None:
     with pytest.raises(ArgumentValueError, match="the nearest violate dim at least 3: dim is 2; give another size"):
         family_of(STATEMENTS["perspective-6.1"], 3, 2)

@@ -53,6 +53,7 @@ def test_the_normalizer_of_equation_4_as_printed_is_the_senders() -> None:
     np.testing.assert_allclose(velocity.numpy(), meant @ x, rtol=1e-12)
 
 
+@pytest.mark.long
 def test_the_second_eigenvector_attracts_the_sphere_orthogonal_to_the_first() -> None:
     # Lemma 6.1 gives it an empty domain of attraction; it is unstable, and yet attracts a set of measure zero.
     ov = torch.diag(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64))

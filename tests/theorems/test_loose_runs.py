@@ -122,6 +122,7 @@ def test_a_value_matrix_that_pushes_tokens_apart_fails_and_a_tighter_run_says_so
     assert f"so does a run with rtol {number(max(rtol / 100, 1e-12))}" in by_name.text
 
 
+@pytest.mark.long
 def test_states_that_are_not_those_of_the_flow_fail() -> None:
     run = half_space(3, 1e-8, 2)
     tampered = run.tensor.clone()

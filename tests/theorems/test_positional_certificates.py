@@ -67,6 +67,7 @@ def test_pairs_drift_apart_in_the_symmetric_form_and_tokens_obey_its_rate(sign: 
         assert (certificate.outcomes == "holds").sum() == SYSTEMS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", [False, True])
 def test_tokens_stay_below_the_explicit_bound(causal: bool) -> None:
     skew = drawn(20, SYSTEMS, 1, DIM, DIM)

@@ -162,6 +162,7 @@ def test_the_logarithm_of_a_norm_does_not_overflow() -> None:
     assert float(log_norms(0 * x)) == -math.inf
 
 
+@pytest.mark.long
 def test_outcomes_of_a_batch_are_told_apart() -> None:
     identity = torch.eye(2, dtype=torch.float64)
     ov = torch.stack([-identity, identity, -identity])[:, None]
@@ -349,6 +350,7 @@ def test_small_tokens_that_have_not_moved_yet_are_not_at_rest(attention: Attenti
     assert outcomes_of(run) == "undecided"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sign", "size", "end", "outcome"),
     [

@@ -131,12 +131,14 @@ def test_an_undecided_system_is_followed_further() -> None:
     assert "undecided" in short.judge(flow, start).outcomes
 
 
+@pytest.mark.long
 def test_layers_and_rescaled_tokens_are_run_as_the_statement_means() -> None:
     assert search_counterexample("rank-collapse", seed=0, rounds=1, count=8).outcomes["fails"] == 0
     rescaled = search_counterexample("clusters-12", [Family(3, 2, "free", ov="I")], seed=0, rounds=1, count=16)
     assert rescaled.outcomes["holds"] > 8
 
 
+@pytest.mark.long
 def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
     at_once, in_parts = tmp_path / "at_once.json", tmp_path / "in_parts.json"
     options = {"seed": 3, "count": 16, "times": [0.0, 0.1]}

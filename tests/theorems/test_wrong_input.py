@@ -46,6 +46,7 @@ def test_a_circuit_that_varies_is_judged_for_that_and_not_for_its_signs_at_one_m
     assert [reason.split(":")[0] for reason in result.reasons] == ["qk constant in time"]
 
 
+@pytest.mark.long
 def test_a_certificate_says_when_rounding_carried_a_token_off_the_antipode():
     angles = np.array([0.0, 2.0, 3.7852751016621813])  # token 2 drags the third to the antipode of the first
     start = np.stack([np.cos(angles), np.sin(angles)], axis=1)

@@ -59,6 +59,7 @@ def test_the_whole_box_is_inside_for_a_share_of_a_pixel_and_none_for_all():
             assert torch.equal(cut_and_mixed(pixels, weights, 1.0)[0], pixels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alpha", [0.8, 0.2])
 def test_shares_of_mixup_follow_beta(alpha):
     augmentation = Augmentation(**{**NONE, "mixup": alpha})

@@ -181,6 +181,7 @@ def test_a_change_is_compared_with_the_look_that_made_the_former_state() -> None
 _NUMBER = st.floats(0.0, 0.99)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(_NUMBER, _NUMBER, _NUMBER, st.floats(0.0, 0.3)), min_size=2, max_size=8))
 @settings(max_examples=100)
 def test_the_numbers_of_a_line_lie_on_both_sides_of_a_threshold(course: list[tuple[float, ...]]) -> None:

@@ -41,6 +41,7 @@ def test_what_is_saved_is_what_is_opened(watched: Monitor, tmp_path: Path) -> No
     xr.testing.assert_identical(Monitor.open(tmp_path / "again").dataset, watched.dataset)
 
 
+@pytest.mark.long
 def test_every_variable_and_the_conventions_are_described(watched: Monitor) -> None:
     table = watched.dataset
     assert all(variable.attrs["description"] for variable in table.data_vars.values())

@@ -88,6 +88,7 @@ def test_a_copy_of_a_text_does_not_count() -> None:
         np.testing.assert_allclose(once.dataset[measure], twice.dataset[measure], atol=1e-9)
 
 
+@pytest.mark.long
 def test_texts_that_are_too_long_are_cut_and_that_is_noted() -> None:
     long = [ids * 3 for ids in texts()]
     cut, whole = Monitor(long), Monitor([ids[:CONTEXT] for ids in long])

@@ -132,6 +132,7 @@ def _left(model: nn.Module) -> list[Any]:
     return [[module.training for module in modules], hooks, configs, parameters]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [NETWORKS["GPT-2"], lambda: language_model(regime="contracting"), _Own])
 def test_modes_hooks_gradients_and_random_numbers_are_as_they_were(make: Callable[[], nn.Module]) -> None:
     model, monitor = make(), own_monitor() if make is _Own else Monitor(texts())

@@ -132,6 +132,7 @@ def test_a_finished_run_leaves_these_files_and_no_remains(unbroken: tuple[Experi
     assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["checkpoint-4", "checkpoint-6"]
 
 
+@pytest.mark.long
 def test_a_run_that_has_ended_is_not_run_again(unbroken: tuple[Experiment, Path]) -> None:
     experiment, whole = unbroken
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}

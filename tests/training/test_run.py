@@ -78,6 +78,7 @@ def test_progress_is_told_from_where_the_run_goes_on(averaged: tuple[Any, Any, A
     assert averaged[3] == [(done, 6) for done in (0, 1, 2, 3, 4, 5, 4, 5, 6)]
 
 
+@pytest.mark.long
 def test_curves_are_in_logs_once_for_every_step_and_nowhere_else(averaged: tuple[Experiment, Path, Any, Any]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -122,6 +123,7 @@ def test_other_loggers_are_told_what_tensorboard_is(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "run" / "logs").exists()
 
 
+@pytest.mark.long
 def test_accumulated_batches_have_the_gradient_of_one_batch_of_all(tmp_path: Path) -> None:
     values = []
     for name, recipe in (("four", {"batch": 1, "accumulation": 4}), ("one", {"batch": 4, "accumulation": 1})):

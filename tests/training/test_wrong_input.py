@@ -165,6 +165,7 @@ def restored(begun: tuple[Experiment, Path]) -> Iterator[tuple[Experiment, Path]
         (begun[1] / name).write_text(text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_or_experiment_is_named(restored: tuple[Experiment, Path], damage: str) -> None:
     experiment, folder = restored

@@ -251,6 +251,7 @@ def test_what_is_no_study_or_a_damaged_one_is_refused(store: Path, client: Clien
             open_study(store)
 
 
+@pytest.mark.long
 def test_a_record_that_is_damaged_or_of_another_run_is_never_taken_for_data(store: Path, client: Client) -> None:
     study(PLAN, store, client)
     other = (store / "runs/baseline/1/record.json").read_text()
