@@ -173,6 +173,7 @@ def test_a_start_without_a_loss_is_a_status_too() -> None:
     assert torch.equal(basins.runs[1].attention, starts[1])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")
 def test_a_spent_budget_is_reported() -> None:
     basins = find_basins(PositionsOnly(LAW, 6), 2, seed=0, budget=3)

@@ -69,6 +69,7 @@ def test_the_loss_and_its_slopes_are_those_of_all_sequences(causal: bool) -> Non
     assert float((gradient.v - by_v).abs().max()) < 1e-13 * float(by_v.abs().max())
 
 
+@pytest.mark.long
 @BOTH
 @settings(max_examples=15)
 @given(categories=st.integers(1, 5), positions=st.integers(2, 6), seed=st.integers(0, 1000))

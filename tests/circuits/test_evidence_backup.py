@@ -112,6 +112,7 @@ def feed_forward_first(gain: float, task: PairTask = TASK) -> OneLayerTransforme
     return with_both(task, units, offset=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("build", [attention_first, feed_forward_first])
 def test_logic_that_either_part_makes_alone_is_put_down_to_neither(build: Any) -> None:
     measurements = judged(build(1.0))

@@ -214,6 +214,7 @@ def test_large_sums_beside_the_interaction_do_not_hide_where_it_is_made(offset: 
     assert evidence(mixture(task, 0.5), task, samples=300, resamples=40).verdict == "both"
 
 
+@pytest.mark.long
 def test_chunks_do_not_change_the_answers() -> None:
     task = drawn_task(4, seed=1, positions=12)
     model = solution_1(task)

@@ -190,6 +190,7 @@ def test_decodable_is_not_used() -> None:
     assert "DISAGREES" in str(measurements)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_evidence() -> None:
     task = PairTask(random_functional(4, seed=7), positions=5, law="zipf")
     model = softmax_solution_3(task, 4.0)

@@ -61,6 +61,7 @@ def test_stalls_lose_per_token_what_the_landscape_says():
     assert landscape_survey.as_json()["stalls"][-1]["loss_per_token"] == pytest.approx(T, rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("section", ["3.1", "3.2", "3.3"])
 @pytest.mark.usefixtures("unchecked")

@@ -102,6 +102,7 @@ def test_zero_output_stays_a_strict_saddle_between_walls_of_curvature_one_over_e
     assert values[1].lowest_curvature / values[0].lowest_curvature == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.long
 def test_the_attractor_at_infinity_is_gone() -> None:
     plain, normalized = PositionsOnly([1 / 3] * 3, 3), NormalizedPositions([1 / 3] * 3, 3)
     point = towards_infinity(plain, 0.1)

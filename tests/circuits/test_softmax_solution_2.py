@@ -119,6 +119,7 @@ def test_a_spread_that_overflows_is_refused(spread: float) -> None:
         positive_functional(3, 0, spread=spread)
 
 
+@pytest.mark.long
 def test_its_logic_is_found_in_the_attention_and_its_error_is_told() -> None:
     task = PairTask(positive_functional(4, seed=0), 30)
     model = HAND_BUILT["softmax-2"](task)

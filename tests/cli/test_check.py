@@ -27,6 +27,7 @@ def checked(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:
     return {load["statement"]: load for load in json.loads(capsys.readouterr().out)["checks"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "statement"),
     [("fig1", "asymptotic-3.1"), ("fig1", "asymptotic-3.2"), ("fig3", "asymptotic-4.1"), ("fig4", "asymptotic-6.1")],

@@ -67,6 +67,7 @@ def test_every_solution_is_exact_on_every_pair(name: str, run_command: Callable[
     assert result["wrong_pairs"] == []
 
 
+@pytest.mark.long
 def test_softmax_solution_2_says_how_far_off_it_is(inside: Path, run_command: Callable[..., Any]) -> None:
     result = run_command("build", "softmax-2", "-M", "50", "--q-true", "positive:3", "--law", "zipf", "--out", "out")
     assert result["exact"] is False
@@ -478,6 +479,7 @@ def test_a_wrong_recipe_writes_nothing(
     assert list(inside.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_landscape_of_positions_has_its_families(inside: Path, run_command: Callable[..., Any]) -> None:
     result = run_command("landscape", "3.1", "-N", "3", "-M", "3", "--starts", "4", "--out", "out")
     kinds = {point["family"]: point["classification"]["kind"] for point in result["points"]}

@@ -102,6 +102,7 @@ def test_how_a_folder_was_read_is_printed_where_it_does_not_say_so_itself(tmp_pa
     assert words in result.output
 
 
+@pytest.mark.long
 def test_few_parameters_are_counted_and_many_are_given_in_millions(tmp_path: Path) -> None:
     parameters = sum(parameter.numel() for parameter in network_of("phi")[0].parameters())
     assert f": phi, {parameters:,} parameters, width" in _said("phi", tmp_path)
@@ -109,6 +110,7 @@ def test_few_parameters_are_counted_and_many_are_given_in_millions(tmp_path: Pat
     assert ": gpt2, 81.9 million parameters, width 768" in result.output
 
 
+@pytest.mark.long
 def test_verification_says_so_only_when_it_was_done(tmp_path: Path) -> None:
     assert "The factors of every layer reproduce its attention" in _said("phi", tmp_path, "--verify")
     assert "The factors of every layer reproduce its attention" not in _said("phi", tmp_path / "b")

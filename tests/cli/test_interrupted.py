@@ -71,6 +71,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_before_anything_is_written_nothing_is(
     command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

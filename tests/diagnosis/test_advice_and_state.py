@@ -83,6 +83,7 @@ def test_low_similarity_is_no_advice_in_a_rank_collapse() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cost", "above"),
     [

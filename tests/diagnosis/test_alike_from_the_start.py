@@ -54,12 +54,14 @@ def test_texts_that_are_alike_at_the_embedding_are_not_only_called_spread(size: 
     assert ("The tokens of each text are already alike at the embedding (0." in what) == alike
 
 
+@pytest.mark.long
 def test_a_text_that_is_one_word_does_not_converge() -> None:
     """One word repeated points one way at any depth; the network does not make it converge."""
     verdict = judged(quiet(), [*mixed_texts(), [9] * 12])
     assert not any("converge" in finding.text for finding in verdict.details)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("common", [16.0, 0.0])
 def test_a_common_direction_of_the_embedding_is_said_to_be_there(common: float) -> None:
     canvas = quiet()
@@ -86,10 +88,12 @@ def test_words_with_one_embedding_are_one_point_and_their_texts_no_copies() -> N
     assert "because a measure is undefined" in sure
 
 
+@pytest.mark.long
 def test_copies_are_called_copies() -> None:
     texts = mixed_texts()
     assert "“prompt 9” repeats another and does not count" in judged(quiet(), [*texts, texts[0]]).details[0].text
 
 
+@pytest.mark.long
 def test_texts_of_one_token_have_no_worst_layer() -> None:
     assert judged(quiet(), [[9], [20], [33], [50]]).headline == "undetermined after every layer"

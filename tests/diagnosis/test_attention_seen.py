@@ -29,6 +29,7 @@ def _own(network: Any, inputs: dict[str, torch.Tensor]) -> tuple[np.ndarray, Any
     return np.stack([weights[0].double().numpy() for weights in output.attentions]), output
 
 
+@pytest.mark.long
 @pytest.mark.few(5)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "bert", "t5", "vit", "gpt_oss", "whisper", "qwen3"])
 def test_patterns_and_outputs_are_those_of_the_networks_own_implementation(family: str) -> None:
@@ -75,6 +76,7 @@ def test_without_a_mask_every_token_receives() -> None:
     assert "pattern" not in table
 
 
+@pytest.mark.long
 def test_what_a_learned_sink_takes_is_missing_from_the_rows() -> None:
     network, _ = network_of("gpt_oss")
     with torch.no_grad():
@@ -94,6 +96,7 @@ def test_a_uniform_and_a_copying_head_are_told_apart() -> None:
     assert result["received"][0] == pytest.approx([0.25] * tokens)
 
 
+@pytest.mark.long
 def test_prompts_of_other_lengths_are_padded_with_nothing() -> None:
     table = td.attention_seen(load(network_of("llama")[0]), {"a": IDS, "b": IDS[:3], "c": IDS[:1]}, patterns=True)
     assert bool(np.isnan(table.received.sel(prompt="b").values[..., 3:]).all())
@@ -103,6 +106,7 @@ def test_prompts_of_other_lengths_are_padded_with_nothing() -> None:
     assert float(table.to_self.sel(prompt="c").min()) == 1.0
 
 
+@pytest.mark.long
 def test_a_network_whose_attention_does_not_show_is_refused() -> None:
     with pytest.raises(
         CheckpointError, match="attention between the tokens shows in every layer, got layer 1: no softmax"

@@ -113,6 +113,7 @@ def test_every_number_is_the_dense_one(tiny: Callable[..., Checkpoint], family: 
             assert float(row.ov_balance[head]) == pytest.approx(general.real.sum() / np.abs(general).sum(), abs=1e-10)
 
 
+@pytest.mark.long
 def test_grouped_queries_leave_A_undefined(tiny: Callable[..., Checkpoint]) -> None:
     for value in ("V", "VO"):
         table = audit(tiny("llama"), value)  # type: ignore[arg-type]
@@ -146,6 +147,7 @@ def test_absolute_positions_have_no_offsets(tiny: Callable[..., Checkpoint]) -> 
     assert "qk_balance_at_offset" not in audit(tiny("gpt2"))
 
 
+@pytest.mark.long
 def test_norm_gains_can_be_folded_in_and_it_is_recorded(one_layer: Callable[..., Checkpoint]) -> None:
     from safetensors.torch import load_file, save_file
 

@@ -47,6 +47,7 @@ def test_an_array_of_inputs_is_the_inputs(series: tuple[td.Checkpoint, Tensor], 
         td.trace(ckpt, form(inputs[:, None]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [lambda ids: ids, lambda ids: ids.numpy(), lambda ids: ids.to(torch.int32)])
 def test_rows_of_ids_are_prompts(form: Any) -> None:
     ckpt = td.load(network_of("gpt2")[0])

@@ -368,6 +368,7 @@ def test_one_model_in_several_formats(tiny: Callable[..., Checkpoint]) -> None:
     assert "the states differ only by rounding in float32: " in str(comparison)
 
 
+@pytest.mark.long
 def test_training_modes_are_as_they_were() -> None:
     model = network("gpt2").train()
     td.compare(model, model, texts=PROMPTS, weights=False)

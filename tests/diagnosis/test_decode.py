@@ -36,6 +36,7 @@ def _logits(network: Any, ids: Tensor = IDS) -> Tensor:
         return network(input_ids=ids[None]).logits[0]
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     "family", ["gpt2", "llama", "gemma2", "cohere", "granite", "mixtral", "phi", "gpt_neox", "opt"]

@@ -200,6 +200,7 @@ def test_each_sentence_follows_its_numbers(case: str) -> None:
     assert words in _given(*curves)
 
 
+@pytest.mark.long
 def test_a_share_outside_0_to_1_is_no_sentence() -> None:
     def said(*common: float) -> str:
         run = td.passes(td.load(_with_head("gpt2")), _texts(2), 1)
@@ -219,6 +220,7 @@ def test_rounding_is_no_collapse() -> None:
     assert "within rounding" not in _given(curve, resolution=1e-10)
 
 
+@pytest.mark.long
 def test_identity_does_not_collapse_and_averaging_does() -> None:
     network = _with_head("gpt2")
     still, mixing = _with_head("gpt2"), network

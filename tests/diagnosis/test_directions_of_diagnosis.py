@@ -98,6 +98,7 @@ def test_too_few_different_texts_are_refused_not_an_error(network: Any, count: i
     assert words_of(few.verdict) == []
 
 
+@pytest.mark.long
 def test_what_is_not_requested_is_not_measured(network: Any) -> None:
     without = td.diagnose(network, ids_of(), directions=False, **ALONE)
     assert without.directions_refused == without.sources_refused == "it was not requested"

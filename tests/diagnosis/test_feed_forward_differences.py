@@ -118,6 +118,7 @@ def test_experts_are_compared_as_they_are_stored() -> None:
     assert gaps.unmatched == ((),)
 
 
+@pytest.mark.long
 def test_matrices_without_a_partner_are_named() -> None:
     gaps = differences(network_of("llama")[0], network_of("deepseek_v3")[0])
     sizes = gaps.table.ff_difference[0].values
@@ -172,6 +173,7 @@ def test_an_adapter_counts_with_what_it_stands_on() -> None:
     assert float(gaps.table.ff_difference[0, 0]) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.long
 def test_the_part_is_all_that_is_no_attention() -> None:
     """In BERT and OPT the module that gives the part's output is the last of two."""
     for family, names in (

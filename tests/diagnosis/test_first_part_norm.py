@@ -53,6 +53,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("changed", CHANGES)
@@ -64,6 +65,7 @@ def test_a_part_whose_matrix_was_changed_as_well_is_no_norm(family: str, changed
     assert (comparison.first_layer, comparison.first_part) == (2, part)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_change_of_the_later_part_of_the_layer_does_not_hide_the_norm(family: str) -> None:
     whole = network(family)
@@ -72,6 +74,7 @@ def test_a_change_of_the_later_part_of_the_layer_does_not_hide_the_norm(family: 
     assert (comparison.first_layer, comparison.first_part) == (2, "norm")
 
 
+@pytest.mark.long
 def test_a_bias_of_a_projection_is_no_norm() -> None:
     whole, other = network("gpt2"), network("gpt2")
     blocks_of(other)[1].attn.c_proj.bias.data += 0.3

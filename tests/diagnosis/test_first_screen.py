@@ -86,6 +86,7 @@ def states_of(network: Any, prompts: list[list[int]]) -> list[list[np.ndarray]]:
     return [list(site) for site in zip(*by_site, strict=True)]
 
 
+@pytest.mark.long
 def test_each_number_is_that_of_the_hidden_states(diagnosis: Diagnosis) -> None:
     network, prompts = network_of("llama"), ids_of()
     kappa = np.array([kappa_of(site) for site in states_of(network, prompts)])

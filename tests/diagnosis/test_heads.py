@@ -144,6 +144,7 @@ def test_sensitivities_are_derivatives_by_the_columns_of_a_head(family: str) -> 
     assert bool((of_heads.kappa[3] == 0).all())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_heads_add_up_to_their_attention_but_for_the_bias(family: str) -> None:
     network, prompts = network_of(family), ids_of()

@@ -73,6 +73,7 @@ def test_no_number_depends_on_which_weights_are_stored(change: str, family: str)
     assert_nothing_changes(family, [change], 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=2)
 @given(data=st.data())

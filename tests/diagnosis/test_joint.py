@@ -264,6 +264,7 @@ def test_a_loss_of_the_users_own_is_that_of_the_changed_network() -> None:
     assert bool(answer.table.loss_change_interval.isnull().all())
 
 
+@pytest.mark.long
 def test_an_encoder_has_no_advice_without_a_loss_and_has_one_with() -> None:
     network, prompts = network_of("bert"), ids_of(9)
     unknown = td.joint_levers(network, prompts, candidates=3, most=2, sink_ratio=1e6)

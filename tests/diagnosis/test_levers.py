@@ -108,6 +108,7 @@ def test_derivatives_are_those_of_differences(family: str) -> None:
                 assert computed.loss[layer, part] == pytest.approx(slope, rel=0.05, abs=1e-5)
 
 
+@pytest.mark.long
 def test_derivatives_are_the_same_when_no_graph_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     ckpt = load(_network("gpt2"))
     kept, _ = _first_order(ckpt, _ids(6))
@@ -432,6 +433,7 @@ def test_the_effect_that_is_reported_is_measured_on_texts_that_did_not_choose_it
     assert lever_table.table.kappa_change.values == pytest.approx(changes, rel=1e-4)
 
 
+@pytest.mark.long
 def test_what_the_answer_names_is_measured_at_every_depth_by_what_if() -> None:
     ckpt, prompts = _averaging([0.02, 2.5]), _prompts(7)
     lever_table = td.levers(ckpt, prompts, candidates=1, sinks=())

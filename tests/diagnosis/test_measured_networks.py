@@ -107,6 +107,7 @@ def test_the_sentence_says_where_a_network_lies(diagnosis: Diagnosis, ckpt: Chec
     assert "The within-text similarity is higher than in the 5 trained networks" in diagnosis.verdict.sentences[0].text
 
 
+@pytest.mark.long
 def test_too_few_networks_or_others_are_no_range(diagnosis: Diagnosis, ckpt: Checkpoint) -> None:
     assert said(diagnosis, ckpt, rows_at(0.1, 0.2)) == ""
     images = [replace(row, noun="image") for row in rows_at(0.1, 0.2, 0.3)]

@@ -219,6 +219,7 @@ def test_scores_of_the_last_place_are_a_loss_as_those_of_all_beginnings_of_a_tex
     assert td.logit_lens(ckpt, _texts()[3]).token_id.values[-1].tolist() == ids
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [_OfTheLastByHand, _CentredOfTheLast, _Bidirectional, _LooksAhead, _Tags])
 def test_scores_that_do_not_predict_the_next_token_are_no_loss(kind: type[nn.Module]) -> None:
     _, ckpt, texts = _loaded(kind)
@@ -274,6 +275,7 @@ class _Padded(_Model):
         return self.head(self.end(x))
 
 
+@pytest.mark.long
 def test_the_loss_of_a_prompt_with_padding_is_that_of_its_tokens() -> None:
     torch.manual_seed(2)
     example = {"input_ids": torch.randint(0, _IDS, (1, 9)), "keep": torch.ones(1, 9)}

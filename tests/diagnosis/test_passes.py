@@ -87,6 +87,7 @@ BY_HAND: dict[str, tuple[Callable[[Any, Tensor], Tensor], str | None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("feed_back", ["after_norm", "before_norm"])
 @pytest.mark.parametrize("family", BY_HAND)
@@ -287,6 +288,7 @@ def test_what_a_map_gives_has_the_covariance_of_its_law() -> None:
     assert float(other.abs().max()) < 5 * (1 / y.shape[1]) ** 0.5
 
 
+@pytest.mark.long
 def test_draws_are_those_of_the_seed_and_the_pass() -> None:
     ckpt = _small()
     for weights in ("resample", "law"):
@@ -297,6 +299,7 @@ def test_draws_are_those_of_the_seed_and_the_pass() -> None:
         assert len({round(float(step), 6) for step in np.diff(norms)}) == 3
 
 
+@pytest.mark.long
 def test_resampled_weights_have_the_initial_law() -> None:
     ckpt = _small(layers=6, dim=64)
     seen: list[Tensor] = []
@@ -559,6 +562,7 @@ def test_where_blocks_are_not_homogeneous_the_result_says_so(family: str, varian
     assert words in pass_table.attrs["scale"]
 
 
+@pytest.mark.long
 def test_the_half_life_is_that_of_what_is_seen() -> None:
     ckpt = _small(initializer_range=0.15)
     pass_table = td.passes(ckpt, {"a": IDS, "b": IDS.flip(0)}, 40, variant="no-ffn")

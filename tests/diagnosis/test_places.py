@@ -59,6 +59,7 @@ def by_hand(prompts: list[np.ndarray]) -> float:
     return float(np.mean(values))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("population", ["mixed", "even", "short"])
 def test_the_share_of_a_place_is_that_of_all_pairs(population: str) -> None:
     canvas = placed(1.0)

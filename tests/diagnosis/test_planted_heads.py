@@ -75,6 +75,7 @@ def test_where_no_head_acts_none_is_named(family: str) -> None:
 FLAT = [("gpt2", 5, 3), ("llama", 5, 0), ("bert", 2, 1)]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "layer", "head"), FLAT)
 def test_a_head_without_a_derivative_is_named(family: str, layer: int, head: int) -> None:

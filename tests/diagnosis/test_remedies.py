@@ -101,6 +101,7 @@ def test_scaled_logits_are_scaled_query_weights(table: xr.Dataset, factor: float
     assert_effect(of(table, "attention logits", factor), network, changed, table.attrs["where"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [-0.007, -0.03, -0.13])
 def test_lambda_is_that_of_the_remedy(table: xr.Dataset, size: float) -> None:
     network = network_of("llama")
@@ -123,6 +124,7 @@ def test_a_removed_direction_is_that_of_the_other_texts_where_they_are_most_alik
     assert_effect(of(table, name, 0.0), network, changed, table.attrs["where"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
@@ -183,6 +185,7 @@ def test_a_loss_that_is_passed_is_that_of_the_changed_network() -> None:
         assert float(row.loss_change) == pytest.approx(float(loss(changed)) - float(loss(network)), abs=1e-9)
 
 
+@pytest.mark.long
 def test_spread_tokens_need_no_remedy() -> None:
     tried = td.remedies(spread(), PROMPTS, sink_ratio=1e6)
     assert tried.attrs["relative_kappa"] < 0.06

@@ -133,6 +133,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.few(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, damage: str) -> None:

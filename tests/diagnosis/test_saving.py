@@ -264,6 +264,7 @@ def test_a_failure_while_saving_keeps_what_was_there(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")
 def test_an_unknown_format_is_refused_before_anything_is_written(measured: Diagnosis, tmp_path: Path) -> None:
     with pytest.raises(ArgumentValueError, match="format: expected 'zarr' or 'netcdf', got 'csv'"):

@@ -61,6 +61,7 @@ def test_directions_are_those_of_the_hidden_states(family: str) -> None:
             assert float(table.carried[0, layer]) == pytest.approx(of_pairs / whole, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_parts_and_heads_write_adds_up_to_one(family: str) -> None:
     table = td.shared_directions(network(family), ids_of(), sinks=())
@@ -110,6 +111,7 @@ def test_a_bias_of_one_layer_is_what_writes_the_common_direction() -> None:
     assert float(table.carried.sel(direction="common", layer=4)) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.long
 def test_an_averaging_layer_writes_the_direction_of_each_text() -> None:
     table = of_built(built(paint.average, layers=[3], gain=40.0))
     share = table.written.sel(layer=4, source=3, component="attention").isel(direction=slice(1, None))
@@ -135,6 +137,7 @@ def test_a_network_without_a_head_is_not_read() -> None:
     assert table.attrs["no_reading"] == "the network has no language head"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
 def test_source_tokens_add_up_to_what_attention_adds(family: str) -> None:
     model, ids = network(family), ids_of()
@@ -150,6 +153,7 @@ def test_source_tokens_add_up_to_what_attention_adds(family: str) -> None:
             assert float(table.added.sel(kind="text", layer=layer)[1]) == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.long
 def test_the_first_token_is_named_where_all_attend_to_it() -> None:
     canvas = blank(Frame(depth=3, heads=2, seed=4, causal=True))
     paint.first_place(canvas)
@@ -160,6 +164,7 @@ def test_the_first_token_is_named_where_all_attend_to_it() -> None:
     assert "of it comes from its first token." in table.attrs["summary"]
 
 
+@pytest.mark.long
 def test_uniform_attention_takes_from_all_tokens_alike() -> None:
     ckpt = built(paint.average, layers=[3], gain=40.0)
     table = td.source_tokens(ckpt, [{"idx": torch.tensor([entry])} for entry in prompts_of("even")], sinks=())
@@ -185,6 +190,7 @@ def test_words_are_a_count() -> None:
         td.shared_directions(network("llama"), ids_of(), words=0)
 
 
+@pytest.mark.long
 def test_without_heads_parts_are_measured_and_sources_refused() -> None:
     model = network_of("deberta")
     table = td.shared_directions(model, ids_of())
@@ -194,6 +200,7 @@ def test_without_heads_parts_are_measured_and_sources_refused() -> None:
         td.source_tokens(model, ids_of())
 
 
+@pytest.mark.long
 def test_one_head_is_the_whole_attention() -> None:
     model = network_of("llama", heads=1)
     table = td.shared_directions(model, ids_of(), sinks=())

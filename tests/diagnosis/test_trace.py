@@ -63,6 +63,7 @@ def by_hand(x: np.ndarray) -> dict[str, float]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_every_variable_at_every_layer_is_the_one_computed_by_hand(
     tiny: Callable[..., Checkpoint], family: str
@@ -192,6 +193,7 @@ def test_update_ratios_are_those_of_the_residual_stream(tiny: Callable[..., Chec
     assert np.isnan(table.update_ratio.sel(layer=0)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packed", [True, False])
 def test_attention_received_is_that_of_the_patterns(tiny: Callable[..., Checkpoint], packed: bool) -> None:
     """Against whole patterns, by hand: heads averaged, receivers at least four away, at least eight of them."""

@@ -94,6 +94,7 @@ def test_the_first_sentence_is_the_state(measured: xr.Dataset, end: dict[str, fl
     assert not re.search("[κα′∂σ]", str(verdict))
 
 
+@pytest.mark.long
 def test_words_of_collapse_stand_where_a_collapse_is_measured_and_nowhere_else(measured: xr.Dataset) -> None:
     for end in ({"consensus_relative": 0.01}, {"consensus_relative": 0.3}, {"common": 0.97}):
         words = str(judge(None, with_end(measured, **end)))
@@ -101,6 +102,7 @@ def test_words_of_collapse_stand_where_a_collapse_is_measured_and_nowhere_else(m
         assert "rank collapse" not in words
 
 
+@pytest.mark.long
 def test_what_is_undone_by_the_end_is_named_where_it_was(measured: xr.Dataset) -> None:
     table = with_end(measured, consensus_relative=0.1)
     table.consensus_relative.loc[{"layer": 2, "site": ["attention", "feed_forward"]}] = 0.9
@@ -161,6 +163,7 @@ def test_the_symbol_of_the_similarity_is_defined_with_its_numbers(measured: xr.D
     assert meaning in judge(None, table).details[0].text
 
 
+@pytest.mark.long
 def test_texts_that_repeat_others_are_named(measured: xr.Dataset) -> None:
     table = with_end(measured, consensus_relative=0.3)
     assert "repeat" not in judge(None, table).details[0].text
@@ -171,6 +174,7 @@ def test_texts_that_repeat_others_are_named(measured: xr.Dataset) -> None:
     assert "of which “four” repeats another and does not count" in judge(None, table).details[0].text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
@@ -221,6 +225,7 @@ def test_prompts_are_no_copies_where_the_states_of_all_begin_alike() -> None:
     assert judge(None, measured).state != "undetermined"
 
 
+@pytest.mark.long
 def test_copies_of_a_text_change_no_number_and_no_interval() -> None:
     checkpoint = load(network_of("llama", layers=3))
     texts = [[7, 8, 9, 10, 11], [20, 21, 30, 22], [5, 6, 40, 41, 42, 9], [33, 34, 50, 12]]
@@ -420,6 +425,7 @@ def test_a_plateau_has_no_single_worst_layer(measured: xr.Dataset) -> None:
     assert judge(None, table).worst.layers == (3,)
 
 
+@pytest.mark.long
 def test_a_collapse_to_a_line_has_a_plateau_too(measured: xr.Dataset) -> None:
     table = with_end(measured, line_excess=0.9, width=0.0)
     table.line_excess.loc[{"layer": [2, 3]}] = 0.9
@@ -516,6 +522,7 @@ def test_one_direction_for_all_texts_says_what_is_left_of_a_token(measured: xr.D
     assert words in str(judge(None, table))
 
 
+@pytest.mark.long
 def test_updates_that_turn_nothing_are_not_named(measured: xr.Dataset) -> None:
     table = measured.copy(deep=True)
     for size, named in ((1e-8, False), (LEAST_UPDATE / 1.1, False), (LEAST_UPDATE * 1.1, True)):
@@ -539,6 +546,7 @@ def massive_at(measured: xr.Dataset, kept: float, removed: float) -> str:
     return detail(table, "norms")
 
 
+@pytest.mark.long
 def test_the_effective_rank_is_said_to_be_theirs_only_where_it_is(measured: xr.Dataset) -> None:
     end = "In layer 2 the effective rank is {:.2f} with them and {:.2f} without, so they {} it."
     for kept, removed, does in ((1.01, 12.3, "dominate"), (9.0, 12.3, "lower"), (16.19, 17.0, "hardly affect")):
@@ -572,6 +580,7 @@ def test_sinks_are_counted_layer_by_layer(measured: xr.Dataset) -> None:
     assert "is an attention sink in 2 of 2 texts, in layer 1: " in detail(both, "attention")
 
 
+@pytest.mark.long
 def test_a_word_that_is_a_sink_at_other_places_is_one_sink(measured: xr.Dataset) -> None:
     table = with_sinks(measured, ("one", 2, 3), ("two", 2, 5), ("three", 2, 7), ("four", 2, 0))
     words = table.token_text.values.copy()

@@ -128,6 +128,7 @@ def test_passes_with_logits_have_the_states_of_passes_without(family: str) -> No
                 torch.testing.assert_close(passed.logits[number, : len(alone)], alone, atol=3e-5, rtol=3e-5)
 
 
+@pytest.mark.long
 def test_without_a_head_there_is_no_loss_and_the_result_says_why() -> None:
     changed = td.what_if(td.load(network_of("gpt2")[0]), _texts(), "no-norm")
     assert np.isnan(changed.loss.values).all()
@@ -189,6 +190,7 @@ class _Two(nn.Module):
         return x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", ["no-ffn", {"feed_forward": 0.5}, {"layer 2 feed_forward": 0}])
 def test_a_network_without_a_feed_forward_part_to_hold_is_refused_by_name(changes: Any) -> None:
     torch.manual_seed(0)
@@ -236,6 +238,7 @@ def removed_by_hand(network: Any, layer: int, basis: np.ndarray, ids: list[int])
     return states
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layer", [0, 1, 4])
 def test_directions_are_projected_out_as_by_hand(layer: int) -> None:
     network, prompts = of_heads("llama"), of_heads_ids(5)

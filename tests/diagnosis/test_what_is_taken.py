@@ -114,6 +114,7 @@ def test_every_public_function_of_a_checkpoint_is_tried_here() -> None:
     assert reading == set(READS)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_gets_a_remedy_stays_as_it_is() -> None:
     checkpoint = td.load(network())
     before = td.trace(checkpoint, PROMPTS).consensus_within.values

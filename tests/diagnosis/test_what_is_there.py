@@ -85,6 +85,7 @@ def test_every_sentence_has_the_noun_of_the_trace(measured: xr.Dataset) -> None:
         assert one.values == other.values
 
 
+@pytest.mark.long
 def test_which_layers_have_a_feed_forward_part_is_what_the_layout_says(measured: xr.Dataset) -> None:
     assert {name: entry.tolist() for name, entry in parts_there(alone_in(measured, 2)).items()} == {
         "attention": [True] * 3, "feed_forward": [True, False, True],
@@ -143,6 +144,7 @@ def test_one_layer_has_no_neighbours(tiny: Callable[..., Checkpoint]) -> None:
     assert text == "Updates are not compared with neighbouring layers because there is only one layer."
 
 
+@pytest.mark.long
 def test_a_rise_is_credited_to_parts_that_are_there_and_only_where_it_shows(measured: xr.Dataset) -> None:
     table = measured.copy(deep=True)
     rising = np.array([[np.nan, 0, np.nan], [0.3, 0.3, np.nan], [0.3, 0.3, np.nan], [0.3, 0.3, 0.3]])

@@ -73,6 +73,7 @@ def test_parts_of_one_kind_are_named_together() -> None:
     assert _causes(three) == wanted
 
 
+@pytest.mark.long
 def test_tokens_that_are_less_alike_than_at_the_embedding_are_not_close_to_it(measured: xr.Dataset) -> None:
     less = judge(None, with_end(measured, consensus_relative=-0.4)).sentences[0].text
     assert less.startswith("The tokens spread further. Within-text similarity after the last layer is −0.40 (90 % CI")
@@ -82,6 +83,7 @@ def test_tokens_that_are_less_alike_than_at_the_embedding_are_not_close_to_it(me
     assert "close to that of the embedding (0)" in same
 
 
+@pytest.mark.long
 def test_an_earlier_layer_that_is_worse_is_written_with_another_number(measured: xr.Dataset) -> None:
     table = with_end(measured, width=0.0004, consensus_relative=0.0587)
     table.consensus_relative.loc[{"layer": 2, "site": "feed_forward"}] = 0.0614
@@ -89,6 +91,7 @@ def test_an_earlier_layer_that_is_worse_is_written_with_another_number(measured:
     assert "drawing together after layer 2 of 3 (similarity 0.061; 0.059 after the last layer)" in worse
 
 
+@pytest.mark.long
 def test_parts_that_each_change_little_do_not_raise_similarity_in_no_layer(measured: xr.Dataset) -> None:
     table = measured.copy(deep=True)
     table.kappa_change_sum[:], table.kappa_change_sum_interval[:] = 0.012, [0.008, 0.016]

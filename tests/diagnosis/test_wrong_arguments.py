@@ -99,6 +99,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], Callable[[Any], Call]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(CALLS))
 def test_a_wrong_argument_is_a_typed_error_that_names_it(name: str, tiny: Tiny) -> None:
     checkpoint = tiny("gpt2")

@@ -245,6 +245,7 @@ def test_a_half_is_compared_with_the_same_half_untrained(family: str, half: str)
     assert "Untrained, this architecture" in result.verdict.lines[0][1]
 
 
+@pytest.mark.long
 def test_an_encoder_that_stands_alone_has_an_untrained_twin() -> None:
     from transformers import T5Config, T5EncoderModel
 

@@ -186,6 +186,7 @@ def test_what_cannot_be_compiled_is_refused_with_the_engine_that_runs_it(flow, e
     assert td.simulate(flow, start, [0.0, 1e-3], engine="batched", events=events).engine == "batched"
 
 
+@pytest.mark.long
 def test_the_budget_of_steps_is_one_for_all_the_pieces_of_a_schedule():
     pieces = td.Periodic(np.random.default_rng(4).normal(size=(2, 3, 3)), 1.0)
     flow = td.Flow(td.Attention(pieces, np.eye(3)), td.Sphere())
@@ -205,6 +206,7 @@ SMOOTH = td.Flow(td.Attention(td.Sinusoidal(np.eye(3), np.ones(3), np.ones(3), n
 FREE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Free())
 
 
+@pytest.mark.long
 @pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("flow", "options", "method", "why"),

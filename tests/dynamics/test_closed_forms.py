@@ -94,6 +94,7 @@ def test_without_logits_free_tokens_move_with_their_mean(engine):
     np.testing.assert_allclose(traced_states, wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", FEW_COMPILED)
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_free_token_is_the_exponential_whatever_it_attends_with(causal, engine):

@@ -96,6 +96,7 @@ def test_order_and_lane_of_a_system_change_no_bit(kind: str, method: str):
         same(copies, together, copy, 4)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_system_alone_does_what_it_does_in_a_crowd(kind: str):
@@ -221,6 +222,7 @@ def test_output_times_change_no_step(kind: str):
     np.testing.assert_array_equal(half.states, many.states[:, ::2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", [1.0, 0.1 + 0.2, 1e-3 / 3, 7 / 3])
 @pytest.mark.parametrize("start", [0.0, -1 / 3, 1e4 / 7])
 def test_the_last_time_is_reached_exactly_and_saved(start: float, length: float):

@@ -52,6 +52,7 @@ def test_output_times_do_not_change_the_steps(example, engine):
     np.testing.assert_array_equal(many.states[-1], few.states[-1])
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["batched", "compiled"])
 def test_output_times_within_a_step_of_order_8_cost_three_right_hand_sides(example, engine):

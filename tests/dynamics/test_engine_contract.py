@@ -72,6 +72,7 @@ def test_velocity_and_layer_are_the_plain_sums(choice: Choice):
     close(flow.weight_factor * np.asarray(flow.attention.pattern(projected, t)), alphas, 1e-13)
 
 
+@pytest.mark.long
 @pytest.mark.few(6)
 @pytest.mark.parametrize(("engine", "choice"), SOLUTIONS)
 def test_every_engine_follows_the_plain_sums(engine: str, choice: Choice, unchecked: None):
@@ -121,6 +122,7 @@ def test_float32_runs_are_those_of_float64_to_single_precision(engine: str, choi
     close(system.flow().velocity(starts.astype(np.float32), 0.7), system.flow().velocity(starts, 0.7), 3e-5)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("engine", "kind"),
@@ -190,6 +192,7 @@ def test_states_come_back_in_the_type_they_came_in(engine: str):
     assert flow.velocity(torch.tensor(start)).dtype == torch.float32
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "layers", "fixed"])
 def test_the_start_is_returned_projected_and_is_not_changed(engine: str):
     start = np.array([[3.0, 4.0], [0.0, -2.0]])

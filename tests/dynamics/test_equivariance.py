@@ -147,6 +147,7 @@ def test_the_papers_factor_divides_the_velocity_by_the_root_of_dim(example):
     close(paper.step(example.start, tau=root * 0.2), plain.step(example.start, tau=0.2), 1e-13)
 
 
+@pytest.mark.long
 @RUN
 @given(TAME)
 def test_the_papers_factor_is_a_change_of_time(example):

@@ -69,6 +69,7 @@ def test_two_causal_tokens_reach_consensus_when_the_closed_form_says(engine):
     assert float((run.tensor[-1, 1] - run.tensor[-1, 0]).norm()) == pytest.approx(below, rel=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", FEW_COMPILED)
 def test_rest_is_declared_where_the_speed_falls_below_the_bound(engine):
     # One free token with ov = −1 has speed e^(−t).
@@ -146,6 +147,7 @@ def test_free_states_that_overflow_end_as_diverged_with_finite_numbers(engine):
     assert float(run.end_times) == pytest.approx(100 * math.log(10) / growth, abs=1.0 if engine == "layers" else 1e-2)
 
 
+@pytest.mark.long
 def test_a_fixed_step_that_overflows_ends_as_diverged_with_finite_numbers():
     flow = Flow(Attention(EYE, 5 * EYE), Free())
     run = simulate(flow, [[[1.0, 0.0, 0.0]], [[1e-3, 0.0, 0.0]]], [0.0, 1.0, 180.0], step=0.2)

@@ -74,6 +74,7 @@ def test_an_event_of_the_callers_own_is_looked_for_within_steps(engine):
     assert float(run.end_times) == pytest.approx(math.pi + math.asin(0.999), abs=0.5 if engine == "fixed" else 1e-2)
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize(("engine", "method"), [*((engine, None) for engine in ENGINES), *OF_ORDER_8])
 def test_directions_that_agree_for_a_moment_are_seen(engine, method):

@@ -72,6 +72,7 @@ def test_systems_that_ended_keep_their_end_and_are_not_run():
     np.testing.assert_array_equal(still.end_times, ended.end_times)
 
 
+@pytest.mark.long
 def test_a_saved_run_goes_on(tmp_path):
     flow = Flow(Attention(GATES, MATRICES[1]), Sphere())
     first = simulate(flow, START, [0.0, 1.0])

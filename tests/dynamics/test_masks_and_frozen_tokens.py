@@ -65,6 +65,7 @@ def test_long_sequences_average_those_that_they_see(weights: Any) -> None:
     np.testing.assert_allclose(flow.velocity(x), by_hand(parts, x), rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("space", SPACES)

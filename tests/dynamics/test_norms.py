@@ -106,6 +106,7 @@ def test_at_constant_radius_directions_move_as_on_the_sphere_at_another_speed(sc
     torch.testing.assert_close(turning / length * slowness, sphere, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "layers"])
 def test_a_norm_after_each_layer_is_the_sphere_to_the_last_digit(engine: Any) -> None:
@@ -262,6 +263,7 @@ def test_a_layer_is_a_step_of_the_flow(scheme: str) -> None:
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("scheme", SPACES)
 def test_masks_frozen_tokens_positions_and_schedules_are_those_of_attention(scheme: str) -> None:
@@ -299,6 +301,7 @@ def test_masks_frozen_tokens_positions_and_schedules_are_those_of_attention(sche
     assert torch.equal(run.tensor[:, :, 1], start[:, 1].unsqueeze(1).expand(-1, len(TIMES), -1))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", SPACES)
 def test_few_tokens_in_many_dimensions_are_run_in_their_span(scheme: str) -> None:
@@ -311,6 +314,7 @@ def test_few_tokens_in_many_dimensions_are_run_in_their_span(scheme: str) -> Non
     torch.testing.assert_close(run.tensor, plain.tensor, rtol=0, atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"rtol": 1e-12, "atol": 1e-12}, {"rtol": 1e-4, "atol": 1e-5}], ids=str)
 def test_a_radius_that_reaches_zero_is_a_status(options: dict[str, Any]) -> None:
@@ -400,6 +404,7 @@ def test_events_see_the_tokens() -> None:
     assert str(td.simulate(flow_of("ngpt"), start, [0.0, 9.0], events=rest).status) == "equilibrium"
 
 
+@pytest.mark.long
 def test_gradients_pass_through() -> None:
     parts, x = drawn(systems=1, tokens=3)
     for scheme in SPACES:

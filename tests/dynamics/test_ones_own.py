@@ -113,6 +113,7 @@ def pairs_on_a_torus(x: np.ndarray) -> np.ndarray:
     return pull.reshape(-1)
 
 
+@pytest.mark.long
 def test_two_circles_agree_with_an_independent_solution() -> None:
     torus = Torus()
     flow = td.Flow(td.Attention(QK, OV, causal=True), torus)
@@ -125,6 +126,7 @@ def test_two_circles_agree_with_an_independent_solution() -> None:
     np.testing.assert_allclose(run.states, result.y.T.reshape(3, 5, 4), **CLOSE)
 
 
+@pytest.mark.long
 def test_the_pair_of_order_8_keeps_its_order_in_a_space_of_ones_own() -> None:
     torus = Torus()
     flow = td.Flow(td.Attention(QK, OV, causal=True), torus)

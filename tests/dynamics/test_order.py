@@ -98,6 +98,7 @@ def test_the_other_methods_have_their_orders(space, method, order, tolerance):
     assert slope(HORIZON / steps, errors) == pytest.approx(order, abs=tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("retraction", [True, False])
@@ -213,6 +214,7 @@ def test_the_error_of_step_control_follows_the_tolerance(space):
         assert error >= 1e-5 * rtol, "far more work than was asked for"
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("space", "engine", "horizon"),

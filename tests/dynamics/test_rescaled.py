@@ -73,6 +73,7 @@ def tight(engine: Engine) -> dict[str, Any]:
     return {"engine": engine, "step": 0.02} if engine == "fixed" else {"engine": engine, "rtol": 1e-10, "atol": 1e-12}
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.parametrize("engine", ENGINES)
@@ -155,6 +156,7 @@ def test_one_token_does_not_move(engine: Engine, ov: float) -> None:
     assert str(run.status) == "reached the horizon"
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_logits_tokens_decay_to_their_mean(engine: Engine) -> None:

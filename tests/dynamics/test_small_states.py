@@ -35,6 +35,7 @@ def root_of(name):
     return np.diag(1 / np.array(SEMI_AXES[name]))
 
 
+@pytest.mark.long
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize("name", SEMI_AXES)
@@ -71,6 +72,7 @@ def test_states_near_atol_are_named_with_what_to_do(engine, size, atol, tmp_path
     np.testing.assert_allclose(np.asarray(better.states)[0, -1, 0, 0], size * np.exp(-1), rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed", "layers"])
 def test_states_well_above_atol_or_without_an_atol_are_not_warned_of(engine):
     size = 1e-6 if engine in ("batched", "compiled", "stiff") else 1e-12

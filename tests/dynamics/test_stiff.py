@@ -71,6 +71,7 @@ SPACES = (Free(), Sphere(), Ellipsoid(torch.diag(torch.tensor([1.0, 2.0, 3.0]).d
 CIRCUITS = ("per system", "sinusoidal", "periodic")
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize(

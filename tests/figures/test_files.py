@@ -81,11 +81,13 @@ def test_a_pdf_with_a_formula_says_nothing_of_its_fonts(tmp_path: Path, caplog: 
     assert logging.getLogger("fontTools").level == logging.NOTSET
 
 
+@pytest.mark.long
 def test_the_tokens_of_a_sphere_are_vectors_too(converging: Find, tmp_path: Path) -> None:
     pdf = figures.save(figures.tokens(converging(np.eye(3)), space=Sphere()), tmp_path / "sphere.pdf").read_bytes()
     assert not re.search(rb"/Subtype\s*/Image", pdf)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_drawn_twice_the_bytes_are_the_same_whatever_the_user_has_set(

@@ -94,6 +94,7 @@ def test_front_parts_keep_every_segment_with_a_visible_end_and_no_other() -> Non
         assert shown == wanted
 
 
+@pytest.mark.long
 def test_the_default_view_has_the_mean_token_in_front(metric: np.ndarray, converging: Find, drawn: Find) -> None:
     for seed in range(8):
         states = converging(metric, seed=seed)

@@ -210,6 +210,7 @@ def test_the_share_of_dropped_paths_rises_linearly_with_depth():
     assert [layer.drop_path.share for layer in made(drop_path=0.1, num_hidden_layers=1).model.layers] == [0]
 
 
+@pytest.mark.long
 def test_a_live_model_is_traced_and_audited():
     model = made(regime="convergence")
     network = td.load(model)

@@ -176,6 +176,7 @@ def test_a_live_adapter_is_read_as_what_runs(family: str, settings: dict[str, An
     torch.testing.assert_close(live.states(IDS).feed_forward, states, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_of_several_adapters_the_active_ones_count() -> None:
     adapted = _live(names=("first", "second"))
     live, factors = td.load(adapted), dict[str, Tensor]()
@@ -191,6 +192,7 @@ def test_of_several_adapters_the_active_ones_count() -> None:
         torch.testing.assert_close(_factors(live), plain, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_an_adapter_on_half_precision_is_added_before_it_is_rounded() -> None:
     adapted = _live()
     adapted.base_model.model.bfloat16()
@@ -302,6 +304,7 @@ def test_a_tensor_that_is_missing_is_named_for_every_kind(
         td.load(base, adapter=folder)
 
 
+@pytest.mark.long
 def test_biases_of_parts_that_are_not_read_are_left_out(tmp_path: Path) -> None:
     with silenced():
         network_of("bert")[0].save_pretrained(tmp_path / "base")

@@ -101,6 +101,7 @@ def test_factors_recompute_the_attention_output(kind: str, tiny: Any, prompt_ids
     assert _worst_disagreement(load(folder), _from_transformers(folder), prompt_ids) < 1e-5
 
 
+@pytest.mark.long
 def test_factors_of_half_precision_weights_come_in_single(tiny: Any) -> None:
     single, half = load(tiny.folder("llama")).attention(2), tiny.root / "half"
     with silenced():

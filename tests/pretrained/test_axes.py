@@ -124,6 +124,7 @@ def loaded(network: nn.Module, tokens: int) -> Any:
 MIXERS = (ByHand, Fused, HeadsBesideInputs, Torch, Channels, Convolution)
 
 
+@pytest.mark.long
 @pytest.mark.few(8)
 @pytest.mark.parametrize("tokens", [2, 5, DIM])
 @pytest.mark.parametrize("order", TURNED)
@@ -263,6 +264,7 @@ def test_blocks_with_tokens_first_have_the_numbers_of_the_same_with_inputs_first
                 )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_table_of_positions_is_seen_where_one_input_repeats_a_token() -> None:
     def inputs(count: int) -> dict[str, Tensor]:
         ids = torch.arange(1, 1 + 7 * count).view(count, 7) % 29
@@ -368,6 +370,7 @@ class OfMaps(nn.Module):
         return states
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sides", [(3, 5), (DIM, DIM), (2, DIM), (DIM, 2)])
 def test_maps_with_channels_first_are_refused_whatever_their_sides_are(sides: tuple[int, int]) -> None:
     def inputs(count: int) -> dict[str, Tensor]:
@@ -451,6 +454,7 @@ def _derivatives(ckpt: Any, prompt: Tensor) -> xr.Dataset:
     return xr.Dataset({name: (("layer", name), gate.grad.numpy()) for name, gate in by_name if gate.grad is not None})
 
 
+@pytest.mark.long
 def test_what_is_measured_does_not_depend_on_the_order_of_the_axes_or_on_what_holds_the_states() -> None:
     """Also where prompts and tokens are as many, so that lengths do not distinguish them."""
     generator = torch.Generator().manual_seed(4)
@@ -572,6 +576,7 @@ class _Pooled(OfPlain):
         return turned(self.pools[0](x))[:, 0]
 
 
+@pytest.mark.long
 def test_what_pools_the_tokens_is_no_block_whichever_axis_is_first() -> None:
     states: list[Tensor] = []
     for batch_first in (True, False):

@@ -48,6 +48,7 @@ def same(one: Checkpoint, other: Checkpoint) -> bool:
     return attention and torch.equal(actual.feed_forward, reference.feed_forward) and final
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", MAPS)
 @pytest.mark.parametrize("auto", [True, False])
@@ -161,6 +162,7 @@ def dispatched(network: nn.Module) -> nn.Module:
     return dispatch_model(copy.deepcopy(network), {"": "cpu"}, force_hooks=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_live_network_that_its_owner_dispatched_is_read_as_it_is(dtype: torch.dtype) -> None:
     network = network_of("llama")[0].to(dtype)

@@ -92,6 +92,7 @@ def test_each_half_has_as_many_layers_as_it_has_blocks(name: str, depths: tuple[
         assert stored.layout.decoder_alone == live.layout.decoder_alone == (half == "decoder")
 
 
+@pytest.mark.long
 def test_each_layer_of_a_deep_decoder_has_its_own_weights(tmp_path: Path) -> None:
     network = _network("bart", 2, 4)
     with silenced():

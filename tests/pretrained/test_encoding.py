@@ -10,6 +10,7 @@ from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.pretrained import load
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prompt", ["", " \n\t "])
 def test_an_empty_prompt_is_refused(prompt: str) -> None:
     with pytest.raises(ArgumentValueError, match="prompt: expected some text"):

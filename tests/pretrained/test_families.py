@@ -94,6 +94,7 @@ def _plain(layout: Any) -> bool:
     return not (layout.normed or layout.soft_cap or layout.sinks or layout.relative_bias or layout.token_bias)
 
 
+@pytest.mark.long
 @pytest.mark.few(8)
 @pytest.mark.parametrize("family", FAMILIES | BY_FUNCTIONS)
 def test_factors_give_the_attention_of_the_network(cases: Any, family: str) -> None:

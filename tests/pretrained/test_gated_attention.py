@@ -84,6 +84,7 @@ def test_what_adds_up_heads_refuses_a_gate() -> None:
         td.diagnosis.flow_of(ckpt)
 
 
+@pytest.mark.long
 def test_a_gate_of_another_form_is_not_read() -> None:
     assert [layer.attention for layer in loaded("tanh").layout.layers] == [None, None]
     assert (

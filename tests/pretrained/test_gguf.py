@@ -46,6 +46,7 @@ def reader(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return asked
 
 
+@pytest.mark.long
 def test_a_conversion_happens_once_and_is_announced(tiny: Any, tmp_path: Path, reader: list[Path]) -> None:
     path, text = _fake_gguf(tmp_path), []
     first = load(path, cache=tmp_path / "cache", progress=lambda *message: text.append(message))
@@ -58,6 +59,7 @@ def test_a_conversion_happens_once_and_is_announced(tiny: Any, tmp_path: Path, r
     assert next((tmp_path / "cache" / "gguf").iterdir()).name.startswith("tiny-")
 
 
+@pytest.mark.long
 def test_another_content_under_the_same_name_is_converted_anew(tmp_path: Path, reader: list[Path]) -> None:
     path = _fake_gguf(tmp_path)
     load(path, cache=tmp_path / "cache")
@@ -136,6 +138,7 @@ def _saved(path: Path, cache: Path) -> dict[str, torch.Tensor]:
     return load_file(entry / "model.safetensors")
 
 
+@pytest.mark.long
 def test_every_number_of_the_file_arrives_and_none_other(tmp_path: Path) -> None:
     saved = _saved(write_gguf(tmp_path / "tiny.gguf"), tmp_path / "cache")
     wanted = tensors()
@@ -148,6 +151,7 @@ def test_every_number_of_the_file_arrives_and_none_other(tmp_path: Path) -> None
     assert len(saved) == len(wanted)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("quantisation", ["F16", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
 def test_the_common_quantisations_are_read_as_the_numbers_they_stand_for(quantisation: str, tmp_path: Path) -> None:
@@ -217,6 +221,7 @@ def test_a_file_without_any_tensor_or_with_other_layers_than_it_says_is_refused(
         load(path, cache=tmp_path / "cache")
 
 
+@pytest.mark.long
 def test_an_edit_in_the_middle_of_a_file_gives_the_new_weights(tmp_path: Path, reader: list[Path]) -> None:
     path = tmp_path / "tiny.gguf"
     content = bytearray(b"GGUF" + bytes(5 << 20))
@@ -302,6 +307,7 @@ def test_a_truncated_gguf_is_refused(tmp_path: Path) -> None:
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 def test_smollm2_is_found_without_importing_its_package() -> None:
     checkpoint = load("smollm2")

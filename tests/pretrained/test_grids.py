@@ -131,6 +131,7 @@ class Rows(WindowBlock):
         return x + self.mlp(self.norm2(x))
 
 
+@pytest.mark.long
 def test_sequences_side_by_side_are_audited_and_windows_of_as_many_places_are_not() -> None:
     """Two by two windows of four by four places have the counts of rows."""
     network = network_of(2)
@@ -153,6 +154,7 @@ def test_sequences_side_by_side_are_audited_and_windows_of_as_many_places_are_no
         td.audit(loaded(network_of(2)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("window", [2, 4])
 def test_the_same_network_on_tokens_in_a_row_has_the_same_answer(window: int) -> None:
     flat = loaded(network_of(window, flat=True))

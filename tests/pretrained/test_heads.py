@@ -98,6 +98,7 @@ def test_a_file_that_holds_only_the_head_of_a_tied_pair_is_read(tiny: Any, tmp_p
     _check(checkpoint, _read(folder))
 
 
+@pytest.mark.long
 def test_a_file_without_the_head_of_an_untied_pair_has_no_head(tiny: Any, tmp_path: Path) -> None:
     network, tensors = _untied(tiny, "llama")
     del tensors["lm_head.weight"]
@@ -111,6 +112,7 @@ def test_a_file_without_the_head_of_an_untied_pair_has_no_head(tiny: Any, tmp_pa
         torch.testing.assert_close(wanted.norm(states), kept, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_two_embeddings_of_an_encoder_decoder_stay_two(tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 

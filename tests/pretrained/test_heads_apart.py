@@ -143,6 +143,7 @@ def test_heads_in_modules_are_the_network_that_has_them_at_once(named: dict[str,
     check_equal(*effects, effects[0].data_vars)
 
 
+@pytest.mark.long
 def test_the_factors_and_circuits_are_products_of_the_heads_own_maps() -> None:
     network = network_of()
     ckpt = loaded(network)

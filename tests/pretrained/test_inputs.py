@@ -76,6 +76,7 @@ def vision(tmp_path: Path) -> tuple[Any, Path]:
     return load(tmp_path / "model"), tmp_path / "images"
 
 
+@pytest.mark.long
 def test_a_folder_of_images_is_traced_as_its_pixels_are(vision: tuple[Any, Path]) -> None:
     checkpoint, folder = vision
     table = td.trace(checkpoint, folder)
@@ -88,6 +89,7 @@ def test_a_folder_of_images_is_traced_as_its_pixels_are(vision: tuple[Any, Path]
     np.testing.assert_allclose(measured(table)[0], measured(by_name)[0], atol=1e-6)
 
 
+@pytest.mark.long
 def test_an_image_may_be_a_path_a_picture_or_an_array(vision: tuple[Any, Path]) -> None:
     checkpoint, folder = vision
     path = folder / "b.png"
@@ -127,6 +129,7 @@ def test_what_no_network_of_this_kind_reads_is_refused(vision: tuple[Any, Path],
         td.trace(text, [5, 99])
 
 
+@pytest.mark.long
 def test_a_live_network_reads_texts_with_the_tokenizer_that_is_passed() -> None:
     class Letters:
         def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
@@ -149,6 +152,7 @@ def test_sounds_are_passed_by_name() -> None:
     assert td.trace(live, inputs_of(network.encoder)).sizes["token"] == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float32])
 def test_tokens_that_fill_up_a_prompt_behind_its_end_are_not_measured(dtype: torch.dtype) -> None:
     live = load(network_of("bert")[0])

@@ -168,6 +168,7 @@ def test_repeated_passes_take_each_prompt_as_alone(name: str, weights: str, tmp_
     np.testing.assert_array_equal(again.share_own, whole.share_own)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["LongRoPE", "dynamic NTK"])
 def test_what_prompts_share_after_a_pass_is_of_all_of_them(name: str) -> None:
     checkpoint = td.load(network_of(name))

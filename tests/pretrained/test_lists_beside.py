@@ -139,6 +139,7 @@ class WithHead(nn.Module):
         return self.head(self.network(idx))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_states_that_are_put_in_are_those_of_the_sums(form: Form) -> None:
     several: list[Any] = []

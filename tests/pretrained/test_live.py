@@ -44,6 +44,7 @@ def test_a_live_network_gives_the_numbers_of_its_files(tmp_path: Any) -> None:
     assert torch.equal(live.states(IDS).feed_forward, stored.states(IDS).feed_forward)
 
 
+@pytest.mark.long
 def test_a_change_in_place_is_seen_by_audit_and_states() -> None:
     network, _ = network_of("gpt_neox")
     live = load(network)
@@ -171,6 +172,7 @@ def test_an_adapter_of_another_base_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_an_adapter_whose_tensors_have_no_place_is_refused(adapter: Callable[..., Path]) -> None:
     folder = adapter("llama")
     path = folder / "adapter" / "adapter_model.safetensors"
@@ -218,6 +220,7 @@ WRONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(5)
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("source", ["live", "stored"])
@@ -364,6 +367,7 @@ def test_halves_are_asked_for_by_name(tmp_path: Any) -> None:
         load(network_of("gpt2")[0], half="encoder")
 
 
+@pytest.mark.long
 def test_texts_for_a_network_of_images_and_images_for_one_of_texts() -> None:
     vision, text = load(network_of("vit")[0]), load(network_of("gpt2")[0])
     with pytest.raises(ArgumentTypeError, match="expected pixel_values, no text"):
@@ -467,6 +471,7 @@ def test_a_vocabulary_that_a_network_of_sounds_writes_is_none_that_it_reads() ->
         td.trace(ckpt, ["a text"])
 
 
+@pytest.mark.long
 def test_a_network_in_memory_is_read_in_its_own_format_and_place() -> None:
     network = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False

@@ -570,6 +570,7 @@ def test_tokens_that_no_other_sees_count_where_they_are_no_padding(form: str) ->
     assert td.attention_seen(ckpt, prompts).sizes["token"] == 9
 
 
+@pytest.mark.long
 def test_a_monitor_measures_no_padding() -> None:
     torch.manual_seed(4)
     network, ids = _WithPadding("filled", True).eval(), torch.randint(2, VOCABULARY, (3, 12))

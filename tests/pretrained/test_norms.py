@@ -109,6 +109,7 @@ def test_a_norm_with_other_names_is_that_of_pytorch_with_its_gain(sampled: bool)
     assert norm_in_words(norm).startswith(f"LayerNorm with the gain {'√(1 − 1/n) · ' if sampled else ''}a_2, epsilon")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_network_that_holds_tensors_of_its_training_is_audited_as_with_norms_of_pytorch(dtype: torch.dtype) -> None:
     torch.manual_seed(2)

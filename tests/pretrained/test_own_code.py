@@ -172,6 +172,7 @@ def test_a_head_without_effect_is_one_whose_columns_are_zero(form: str) -> None:
         torch.testing.assert_close(gated.feed_forward, by_hand.feed_forward)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["plain", "einsum", "fused", "grouped", "stacked"])
 def test_a_factor_on_the_logits_is_one_on_the_queries(form: str) -> None:
     network, prompt = network_of(2, form), torch.tensor([5, 9, 33, 21, 7])
@@ -260,6 +261,7 @@ def test_factors_of_features_on_the_parts_of_a_block_are_found(by: str) -> None:
     torch.testing.assert_close(without, block(x, condition)[0].detach())
 
 
+@pytest.mark.long
 def test_an_attention_that_reads_a_modulated_norm_is_no_flow_of_the_states() -> None:
     torch.manual_seed(5)
     example = {"ids": torch.randint(0, VOCABULARY, (2, 7)), "time": torch.tensor([0.3, 0.7])}
@@ -553,6 +555,7 @@ class _Aside(nn.Module):
         return added
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0.0, 1e6])
 @pytest.mark.parametrize("varies", [False, True])
 def test_chance_in_a_block_is_seen_wherever_it_ends_and_however_large_other_tokens_are(
@@ -666,6 +669,7 @@ class _OtherName(SmallGPT):
         return super().forward(tokens)
 
 
+@pytest.mark.long
 def test_networks_whose_only_arguments_have_other_names_are_compared_on_the_same_tokens() -> None:
     network = network_of()
     other: Any = _OtherName().eval()
@@ -692,6 +696,7 @@ class Letters:
         return " ".join(self.convert_ids_to_tokens(ids))
 
 
+@pytest.mark.long
 def test_a_text_is_refused_without_a_tokenizer_and_read_with_one() -> None:
     network = network_of()
     with pytest.raises(ArgumentTypeError, match=r"expected token ids, since no tokenizer .* pass a tokenizer as in td"):
@@ -765,6 +770,7 @@ class _ListOfHeads(nn.Module):
         return self.proj(torch.cat([head(x) for head in self.heads], dim=-1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of_blocks", [nn.ModuleList, nn.Sequential])
 def test_blocks_with_a_list_of_heads_are_traced(of_blocks: Any) -> None:
     torch.manual_seed(3)
@@ -802,6 +808,7 @@ class _InOneRow(SmallGPT):
         return self.head(self.ln_f(x)).unflatten(1, idx.shape)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("apart", [False, True])
 def test_inputs_in_one_row_are_traced_and_not_audited(apart: bool) -> None:
     torch.manual_seed(5)

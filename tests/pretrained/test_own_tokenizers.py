@@ -77,6 +77,7 @@ def test_words_of_a_vocabulary_are_named_and_windows_cut() -> None:
     assert letters.sizes["prompt"] > len(TEXTS)
 
 
+@pytest.mark.long
 def test_a_text_longer_than_the_context_is_cut_where_that_is_asked_for() -> None:
     ckpt = td.load("random:distilgpt2", codes)
     text, most = "it rains " * 200, ckpt.architecture.context
@@ -87,6 +88,7 @@ def test_a_text_longer_than_the_context_is_cut_where_that_is_asked_for() -> None
         ckpt.encode(text)
 
 
+@pytest.mark.long
 def test_what_gives_no_ids_is_refused() -> None:
     for tokenizer in (3, "gpt2", object()):
         with pytest.raises(ArgumentTypeError, match="tokenizer: expected a tokenizer: one of transformers, an object"):

@@ -140,6 +140,7 @@ class _OtherName(_OwnCode):
         return self.run(idx)
 
 
+@pytest.mark.long
 @pytest.mark.few(6)
 @pytest.mark.parametrize("code", [_NamedIds, _OtherName])
 @pytest.mark.parametrize(("before", "behind"), [(3, 0), (0, 2), (1, 2)])

@@ -32,6 +32,7 @@ SHAPES_ALIKE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize("family", most_slow(ALL))
 def test_states_in_company_are_those_alone(family: str) -> None:
@@ -155,6 +156,7 @@ def test_within_one_call_it_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert tried[1:] == [model.model for model in models]
 
 
+@pytest.mark.long
 def test_half_precision_runs_each_prompt_alone(tmp_path: Path) -> None:
     network, _ = network_of("gpt2")
     with silenced():

@@ -463,6 +463,7 @@ class _AttentionByHand(nn.Module):
         return x + self.mixing(self.norm(x))
 
 
+@pytest.mark.long
 def test_an_attention_by_hand_without_any_parameter_is_read() -> None:
     torch.manual_seed(4)
     network: Any = _ByHand().eval()

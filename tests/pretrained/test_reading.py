@@ -293,6 +293,7 @@ def test_several_files_that_nothing_connects_are_refused_and_one_of_them_is_read
     assert _same_weights(load(folder / "model.safetensors"), whole)
 
 
+@pytest.mark.long
 def test_one_file_counts_before_an_index_as_in_transformers(tiny: Any) -> None:
     from transformers import AutoModel
 

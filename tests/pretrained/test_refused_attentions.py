@@ -172,6 +172,7 @@ class Stationary(nn.Module):
         return x + self.o((logits.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
 
 
+@pytest.mark.long
 def test_a_factor_of_each_input_is_named_as_such() -> None:
     """One of each token is another thing."""
     for by in ("input", "token"):

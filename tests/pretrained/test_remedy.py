@@ -210,6 +210,7 @@ def test_gradients_are_the_same_where_activations_are_made_again() -> None:
         torch.testing.assert_close(parameter.grad, before, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 def test_lambda_stays_in_single_precision_where_the_network_does_not() -> None:
     model = remedied(language_model("llama", torch.bfloat16))
     assert {parameter.dtype for parameter in remedy_parameters(model)} == {torch.float32}
@@ -241,6 +242,7 @@ def test_a_cache_in_pieces_gives_what_one_pass_gives(family: str, changes: dict[
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=["greedy", "beams", "static"]
 )
@@ -384,6 +386,7 @@ def test_copies_and_networks_of_the_same_configuration_are_on_their_own() -> Non
     assert torch.equal(logits(remove_remedy(twin)), logits(alone))
 
 
+@pytest.mark.long
 def test_threads_that_share_a_network_do_not_mix_their_states() -> None:
     model = remedied(language_model("llama", torch.float32))
     inputs = [IDS[:1], IDS[1:]]

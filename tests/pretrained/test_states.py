@@ -121,6 +121,7 @@ def test_smollm2_states_show_the_known_norms(sentence: str) -> None:
     assert 100 < float(norms[1:].min()) < float(norms[1:].max()) < 600
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 def test_minilm_states_are_its_hidden_states(sentence: str) -> None:
     checkpoint = load("minilm")

@@ -59,6 +59,7 @@ def test_states_are_bit_equal_to_those_in_memory(family: str, tmp_path: Path) ->
     assert same(streamed.states(inputs), plain.states(inputs))
 
 
+@pytest.mark.long
 def test_several_prompts_pass_in_step_and_each_as_if_alone(tmp_path: Path) -> None:
     saved("llama", tmp_path)
     streamed, plain = load(tmp_path, stream=True), load(tmp_path)
@@ -109,6 +110,7 @@ def test_trace_and_attention_of_a_streamed_network_are_those_in_memory(tmp_path:
     assert td.audit(streamed, value="VO").drop_attrs().identical(td.audit(plain, value="VO").drop_attrs())
 
 
+@pytest.mark.long
 def test_what_does_not_fit_into_the_free_memory_is_streamed_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_live_network_is_not_streamed() -> None:
         load(network_of("gpt2")[0], stream=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prompts", [1, 3])
 def test_a_tensor_that_cannot_be_read_ends_all_passes(
     prompts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

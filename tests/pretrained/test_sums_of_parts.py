@@ -358,6 +358,7 @@ def test_other_sums_have_no_gates(form: str, words: str) -> None:
 TEXTS = [torch.randint(0, VOCABULARY, (9,), generator=torch.Generator().manual_seed(seed)) for seed in range(6)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "ahead", "measured"),
     [
@@ -490,6 +491,7 @@ def _of_blocks(form: str) -> tuple[Any, Any]:
     return network.eval(), td.load(network, inputs=lambda count: {"x": torch.randn(count, 9, DIM)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "form", ["parallel", "in turn", "heads", "heads in another order", "heads, feed-forward first"]
 )

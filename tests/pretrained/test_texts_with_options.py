@@ -60,6 +60,7 @@ def same_states(table: Any, ckpt: Any, ids: list[list[int]]) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("form", [TALKS, [{"messages": talk} for talk in TALKS], {"a": TALKS[0], "b": TALKS[1]}])
 def test_a_conversation_is_what_the_chat_template_makes_of_it(ckpt: Any, form: Any) -> None:
@@ -132,6 +133,7 @@ def test_windows_hold_every_token_and_overlap_by_half(tokens: int, size: int) ->
     assert all(end < tokens for _, end in spans[:-1])  # no window within another
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("special", [True, False])
 def test_windows_are_the_tokens_of_the_document_and_run_as_they_would_alone(ckpt: Any, special: bool) -> None:
@@ -151,6 +153,7 @@ def test_windows_are_the_tokens_of_the_document_and_run_as_they_would_alone(ckpt
     assert table.attrs["special_tokens"] == ("added by the tokenizer" if special else "left out")
 
 
+@pytest.mark.long
 def test_without_special_tokens_ids_are_those_of_the_tokenizer_alone(ckpt: Any) -> None:
     texts = ["w1 w2 w3", "w7 w8", "w9 w4 w1 w1"]
     for special in (True, False):

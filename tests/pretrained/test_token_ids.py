@@ -83,6 +83,7 @@ def test_impossible_ids_are_refused_by_name(checkpoint: Checkpoint, name: str, i
     assert any(part in words for part in ("ids from 0 to 63", "signed type", "token ids", "integer of 71 bits"))
 
 
+@pytest.mark.long
 @pytest.mark.few(5)
 @pytest.mark.parametrize(
     "convert",
@@ -131,6 +132,7 @@ def own_inputs(count: int) -> dict[str, Tensor]:
     return {"idx": torch.arange(count * 7).reshape(count, 7) % 40}
 
 
+@pytest.mark.long
 def test_a_network_of_ones_own_takes_ids_whatever_its_input_is_called() -> None:
     torch.manual_seed(0)
     network = Own().eval()

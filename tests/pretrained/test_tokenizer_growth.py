@@ -60,6 +60,7 @@ def test_replacements_in_use_are_read(steps: list[Any], tmp_path: Path) -> None:
     assert MOST_GROWTH == 1000
 
 
+@pytest.mark.long
 @pytest.mark.pretrained
 @pytest.mark.parametrize("name", ["smollm2", "minilm"])
 def test_the_tokenizers_of_the_wheels_are_read(name: str) -> None:

@@ -296,6 +296,7 @@ def test_an_encoder_is_read_by_its_own_tensors(case: str) -> None:
     torch.testing.assert_close(states.feed_forward[3], x.detach())
 
 
+@pytest.mark.long
 def test_a_head_and_the_logits_of_an_encoder_are_changed_where_they_are() -> None:
     network, ids = network_of(Encoder), torch.tensor(PROMPTS[0])
     without = loaded(network).under({"layer 2 head 1": 0}).states(ids)
@@ -309,6 +310,7 @@ def test_a_head_and_the_logits_of_an_encoder_are_changed_where_they_are() -> Non
     torch.testing.assert_close(without.feed_forward, loaded(network).states(ids).feed_forward)
 
 
+@pytest.mark.long
 def test_weights_trained_in_place_are_those_that_are_read() -> None:
     network = network_of(Encoder)
     ckpt = loaded(network)
@@ -323,6 +325,7 @@ def test_weights_trained_in_place_are_those_that_are_read() -> None:
     torch.testing.assert_close(ckpt.states(ids).feed_forward, again.states(ids).feed_forward, rtol=0, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["weights", "by name", "tokens first"])
 def test_blocks_of_ones_own_are_read_however_they_call_it(form: str) -> None:
     network, plain = network_of(Stacked, form, batch_first=form != "tokens first"), network_of(Stacked)

@@ -168,6 +168,7 @@ def test_without_its_heads_an_attention_adds_the_bias_of_its_projection() -> Non
     torch.testing.assert_close(states.attention[2] - states.feed_forward[1], bias.expand_as(states.attention[2]))
 
 
+@pytest.mark.long
 def test_a_gate_on_heads_and_head_gates_say_the_same() -> None:
     for family in ("llama", "albert"):
         ckpt, _, inputs = _loaded(family)

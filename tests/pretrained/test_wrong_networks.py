@@ -344,6 +344,7 @@ def test_a_weight_that_is_nan_is_named_also_after_loading() -> None:
         loaded(network)
 
 
+@pytest.mark.long
 def test_states_of_blocks_that_write_into_their_input_are_those_at_the_time() -> None:
     network, other = network_of(Attention, InPlace), network_of(Attention)
     ckpt, plain = loaded(network), loaded(other)

@@ -198,6 +198,7 @@ def test_figures_of_the_papers_add_up_and_spare_foreign_files(
     assert papers(["asymptotic-fig2", "--out", str(out)]) == 0
 
 
+@pytest.mark.long
 def test_remains_of_killed_writers_of_single_files_are_cleared(tmp_path: Path) -> None:
     for name, write in {
         "page.html": lambda path: write_page("<p>", path),

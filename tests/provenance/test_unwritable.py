@@ -66,6 +66,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_folder_that_is_a_file_is_named(name: str, tmp_path: Path, undrawn: None) -> None:
     (tmp_path / "taken").write_text("a file of somebody")

@@ -402,6 +402,7 @@ PAIRS = "Yᵢ = q<sub>true</sub>[Xᵢ₋₁, Xᵢ], the previous category first,
 SIZE = "N = 3 categories equally likely and independent, M = 4 positions"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["built", "examined", "learned"])
 def test_a_page_on_a_transformer_states_its_task_and_what_interaction_is(
     name: str, request: pytest.FixtureRequest, task: PairTask
@@ -414,6 +415,7 @@ def test_a_page_on_a_transformer_states_its_task_and_what_interaction_is(
     assert "less the means of its rows and of its columns under the law, plus the mean of all" in page
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("section", "predicted"),

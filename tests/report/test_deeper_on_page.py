@@ -102,6 +102,7 @@ def test_passes_are_on_a_log_axis_where_curves_end_far_apart(diagnosis: Diagnosi
     assert figure.table.rows[-1][0].value == 150
 
 
+@pytest.mark.long
 def test_the_bound_is_marked_where_curves_cross_it(diagnosis: Diagnosis) -> None:
     assert "E = 0.001" in _figures(diagnosis)[0].svg
     assert isinstance(diagnosis.deeper, Deeper)

@@ -89,6 +89,7 @@ def test_rotary_positions_make_tokens_grow_that_shrink_without(presets: dict[str
         assert (float(sizes[-1]) < float(sizes[0])) != grows
 
 
+@pytest.mark.long
 def test_repulsion_spreads_tokens_over_the_sphere(presets: dict[str, Any]) -> None:
     states = run_of(presets["repulsion"]).tensor
     assert observables.hemisphere(states[0]).margin > 0

@@ -87,6 +87,7 @@ def test_measures_are_of_the_full_states_as_in_a_trace(
     assert [one["clusters"] for one in systems[0]["measures"]] == clusters
 
 
+@pytest.mark.long
 def test_massive_tokens_are_left_out_and_named_with_their_norm(
     checkpoint: Any, texts: list[list[int]], systems: list[dict[str, Any]]
 ) -> None:

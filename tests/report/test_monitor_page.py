@@ -184,6 +184,7 @@ def test_classes_begin_at_their_bounds() -> None:
     assert len(set(colours)) == 4
 
 
+@pytest.mark.long
 def test_the_strip_shows_the_states_that_sentences_speak_of(monitor: Monitor, page: str) -> None:
     rows = table_of(page, "states-map")
     assert [row[1:] for row in rows] == monitor.dataset.state.values[:, 1:].tolist()

@@ -18,6 +18,7 @@ from tokendynamics.diagnosis.tracing import prompt_shares
 from tokendynamics.report.diagnosis._pairs import section
 
 
+@pytest.mark.long
 def test_shares_of_pairs_are_those_of_a_count_by_hand() -> None:
     """Texts of different lengths count alike; a text twice counts once."""
     model, ids = network_of("llama"), ids_of(3)
@@ -50,6 +51,7 @@ def test_pieces_of_any_size_give_the_same(dtype: torch.dtype, monkeypatch: pytes
     xr.testing.assert_allclose(td.trace(network, ids)[names], whole, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_texts_without_pairs_have_no_shares() -> None:
     assert bool(td.trace(network_of("llama"), [[5], [9]]).pair_share.isnull().all())
 

@@ -149,6 +149,7 @@ def test_columns_have_one_number_of_places(clustering: Trajectory, mixed: Trajec
     assert ragged(page_of(mixed)) == []
 
 
+@pytest.mark.long
 def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajectory) -> None:
     page, states = page_of(mixed), np.asarray(mixed.states)
     counts = {str(word): int((mixed.status == word).sum()) for word in np.unique(mixed.status)}

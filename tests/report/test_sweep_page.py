@@ -147,6 +147,7 @@ def test_further_parameters_are_counted_together_and_that_is_said(tmp_path: Path
     assert "counted together here" not in page_of(swept(codes[0], tokens=[2, 4], dim=[2, 3]), tmp_path)
 
 
+@pytest.mark.long
 def test_one_parameter_has_curves_and_none_has_neither(tmp_path: Path) -> None:
     page = page_of(swept([[0, 3], [3, 3]], scale=[0.5, 1.0]), tmp_path)
     _, *rows = saved(page, "shares")

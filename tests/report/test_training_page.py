@@ -247,6 +247,7 @@ def test_the_page_of_a_study_holds_what_is_counted_again(study_page: str) -> Non
     np.testing.assert_allclose(written[:, 7:], (measures[1:] - measures[0]).T, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_every_sentence_of_a_result_is_on_its_page(study_page: str) -> None:
     result, page = full_study(), unescape(study_page)
     assert f"<strong>{result.answer}</strong>" in page

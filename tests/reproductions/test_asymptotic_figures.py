@@ -24,6 +24,7 @@ def test_figure_1_descends_to_minus_50_e_and_its_axis_shows_twice_the_potential(
     assert [quantity.name for quantity in record.failures] == ["V at t = 0, at or below the top of the printed axis"]
 
 
+@pytest.mark.long
 def test_figure_2_has_the_known_norms_and_the_period_one_half():
     record = fig2.reproduce()
     assert not record.failures

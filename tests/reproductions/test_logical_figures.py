@@ -188,6 +188,7 @@ def test_figure_1_compares_as_the_evidence_does():
     assert raw == pytest.approx(instrument.named("raw").value, abs=1e-12)
 
 
+@pytest.mark.long
 def test_figure_1_draws_q_true_beside_the_block_and_both_centred():
     record = fig1.reproduce(**TINY)
     panels = fig1.draw(record).axes
@@ -289,6 +290,7 @@ def test_what_most_runs_do_is_settled_where_an_interval_excludes_a_half(
     assert (computed, not unsettled) == (share, settled)
 
 
+@pytest.mark.long
 def test_names_of_quantities_are_unique_in_each_record(landscapes: Record, flavours: tuple[Record, Record]):
     for record in (landscapes, *flavours, worked_examples.reproduce(tasks=1), attention_2_18.reproduce(tasks=1)):
         names = [quantity.name for quantity in record.quantities]

@@ -11,6 +11,7 @@ from tokendynamics.spaces import Sphere
 from tokendynamics.theorems import check
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beta", [1.0, 4.0, 25.0])
 def test_the_theorems_that_the_study_names_apply_to_its_flow(beta: float) -> None:
     flow = Flow(Attention([[beta, 0.0], [0.0, beta]], [[1.0, 0.0], [0.0, 1.0]], normalization="plain"), Sphere())

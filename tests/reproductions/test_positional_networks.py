@@ -249,6 +249,7 @@ def test_growth_tells_a_straight_line_from_an_exponential() -> None:
     assert growth_of(np.ones(4)).explained == 0.0
 
 
+@pytest.mark.long
 def test_states_that_overflow_are_not_numbers_and_massive_tokens_can_be_left_out() -> None:
     ckpt, network = multiplying(1.5)
     with torch.no_grad():
@@ -389,6 +390,7 @@ def test_the_largest_group_is_counted_in_the_last_layer(monkeypatch: pytest.Monk
     assert fig8.groups(ckpt, ids[None], 2, 0).largest == pytest.approx([6 / 9])
 
 
+@pytest.mark.long
 def test_states_that_overflow_have_no_groups_and_no_path() -> None:
     network = gpt2()
     ckpt, ids = load(network).under("no-norm"), torch.arange(10)

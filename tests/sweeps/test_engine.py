@@ -55,6 +55,7 @@ def test_another_engine_runs_what_the_file_says_or_the_fastest_cannot(old: str, 
     assert engine_of(short.replace(old, new), "compiled") == engine
 
 
+@pytest.mark.long
 def test_a_system_of_the_compiled_engine_does_not_depend_on_its_task(tmp_path: Path) -> None:
     alone, together = (parse_plan(FREE_CHOICE.replace("task = 2", f"task = {n}"), "a.toml") for n in (2, 24))
     (whole,) = [task_of(together, (0, 0, 0), "compiled")]
@@ -86,6 +87,7 @@ def test_the_engine_is_recorded_and_another_one_does_not_go_on(
     assert open_store(store).identical(outcomes)
 
 
+@pytest.mark.long
 def test_an_engine_of_the_file_is_recorded_and_goes_on_whatever_is_installed(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

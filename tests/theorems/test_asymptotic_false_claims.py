@@ -80,6 +80,7 @@ def test_the_printed_basin_is_right_for_two_tokens() -> None:
     assert (certificate.outcomes == "holds").all()
 
 
+@pytest.mark.long
 def test_the_hemisphere_function_tends_to_one_minus_v_dot_consensus_and_not_to_zero() -> None:
     stored = NOT_TO_ZERO
     metric, v = torch.tensor(stored["metric"]).double(), torch.tensor(stored["direction"]).double()
@@ -120,6 +121,7 @@ def half_space_frequency(tokens: int, dim: int, draws: int, *, seed: int) -> tup
     return float((hemisphere(starts).margin > 0).double().mean()), math.sqrt(probability * (1 - probability) / draws)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("tokens", "dim"), [(4, 2), (6, 3), (5, 4)])
 def test_wendels_frequency_agrees_with_the_corrected_sum_and_not_with_the_printed_one(tokens: int, dim: int) -> None:

@@ -167,6 +167,7 @@ def test_both_frames_give_the_same_margins() -> None:
 SQUARE = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
 
 
+@pytest.mark.long
 def test_four_tokens_of_a_square_refute_the_codimension_conjecture() -> None:
     """k = d = 2: at most three points, but the four keep their directions, by symmetry.
 
@@ -196,6 +197,7 @@ def test_four_tokens_of_a_square_refute_the_codimension_conjecture() -> None:
     assert td.certify(alike, ["clusters-4-codimension"])[0].outcome == "holds"
 
 
+@pytest.mark.long
 def test_the_codimension_conjecture_is_counted_in_the_part_that_grows() -> None:
     """k = 1: tokens that differ in the shrinking direction alone are on one line."""
     of = flow(EYE, np.diag([1.0, -0.1]))
@@ -370,6 +372,7 @@ def test_a_defect_of_the_proof_is_no_defect_of_the_statement_in_its_witness() ->
     assert certificate.outcome == "holds", certificate.text
 
 
+@pytest.mark.long
 def test_the_integral_of_speeds_is_what_the_potential_loses() -> None:
     of = flow(EYE, -2 * EYE)
     run = td.simulate(of, np.array(START), np.linspace(0, 5, 401), rtol=1e-11, atol=1e-12)

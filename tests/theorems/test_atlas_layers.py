@@ -155,6 +155,7 @@ def test_a_run_that_collapsed_fails_as_one_with_residual() -> None:
     assert (outcomes(replace(kept, parameters={**kept.parameters, "residual": 0.0}), "rank-collapse") == "fails").all()
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("gamma", [0.2, 0.7, 1.0])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -78,6 +78,7 @@ def test_each_hypothesis_broken_alone_is_named() -> None:
         assert any(name in reason for reason in check.reasons), (name, check.reasons)
 
 
+@pytest.mark.long
 def test_a_soft_softmax_is_not_straight() -> None:
     flow = td.Flow(td.Attention(EYE, EYE), td.Free())
     run = td.simulate(flow, [[3.0, 0.0], [-1.5, 2.6], [0.4, 0.1]], [0, 1, 3], frame="rescaled")

@@ -133,6 +133,7 @@ def test_values_that_undo_the_weights_keep_tokens_of_full_rank() -> None:
         ]
 
 
+@pytest.mark.long
 def test_the_rest_of_full_rank_is_unstable() -> None:
     beta = 1.0
     weights = np.exp(beta * np.eye(4))

@@ -173,6 +173,7 @@ def cut(run: td.Trajectory, times: slice) -> td.Trajectory:
     return replace(run, states=tensor, tensor=tensor, times=run.times[times], reached=run.reached[:, times])
 
 
+@pytest.mark.long
 def test_what_cannot_be_told_is_undecided() -> None:
     run = run_of(2)
     for part in (cut(run, slice(0, 20)), cut(run, slice(0, 61, 15))):

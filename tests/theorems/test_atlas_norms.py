@@ -171,6 +171,7 @@ def test_a_rate_over_time_is_assumed_to_be_enough() -> None:
 # --- outside ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", SPACES)
 def test_tokens_that_repel_each_other_fail(scheme: str) -> None:

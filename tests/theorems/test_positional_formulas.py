@@ -115,6 +115,7 @@ def test_states_that_leave_the_bound_are_seen_to_fail() -> None:
     assert certificate.first_failure == 0.5
 
 
+@pytest.mark.long
 def test_the_second_moment_in_the_end_is_the_predicted_one() -> None:
     time = 3e4
     run = simulate(SYMMETRIC, X0, np.array([0.0, time]))

@@ -171,6 +171,7 @@ def test_an_ill_conditioned_ov_excuses_no_visible_asymmetry() -> None:
     assert not the("positional-3.1", Flow(Attention(skewed @ mild, mild), Free()), start).applies
 
 
+@pytest.mark.long
 def test_every_hypothesis_on_matrices_is_measured_in_the_precision_that_came() -> None:
     turn = torch.linalg.qr(drawn(4, 3, 3)).Q
     double, start = turn @ torch.diag(torch.tensor([1.0, 1.0, -0.5]).double()) @ turn.mT, one_sided(1)

@@ -75,6 +75,7 @@ def test_a_wide_interval_holds_the_state_between_its_ends() -> None:
 _MEASURE = st.floats(-0.1, 1.0)
 
 
+@pytest.mark.long
 @given(st.tuples(_MEASURE, _MEASURE, _MEASURE), st.floats(0.0, 0.6))
 @example((ANISOTROPIC - ROOM, SPREAD - ROOM, LINE_EXCESS), 0.0)
 @example((1.0, 0.0, 0.0), 0.0)

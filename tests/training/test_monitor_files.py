@@ -50,6 +50,7 @@ def test_every_variable_and_the_conventions_are_described(watched: Monitor) -> N
     assert (table.attrs["layers"], table.attrs["dim"], table.attrs["every"]) == (3, 24, 10)
 
 
+@pytest.mark.long
 def test_a_foreign_file_is_not_overwritten(watched: Monitor, tmp_path: Path) -> None:
     (tmp_path / "monitor.json").write_text("mine")
     with pytest.raises(ArgumentValueError, match="no file in the way"):
@@ -159,6 +160,7 @@ def test_images_of_one_name_in_several_folders_are_different_texts(tmp_path: Pat
         Monitor([tmp_path / "image.png", tmp_path / "image.png"])
 
 
+@pytest.mark.long
 def test_a_network_of_another_depth_is_told_and_not_mixed_in() -> None:
     monitor = Monitor(texts())
     monitor.measure(gpt2(), 1)

@@ -66,6 +66,7 @@ def test_a_compiled_network_is_measured_as_itself() -> None:
     assert base_of(model) is model.get_submodule("transformer")
 
 
+@pytest.mark.long
 def test_an_adapter_of_peft_is_measured_with_its_network() -> None:
     peft = pytest.importorskip("peft")
     plain, adapted = gpt2(), gpt2()

@@ -145,6 +145,7 @@ def test_a_model_that_cannot_be_read_is_one_line_and_trains_on(
     assert monitor.dataset.sizes["layer"] == 0
 
 
+@pytest.mark.long
 def test_texts_are_read_with_the_trainer_s_tokenizer_or_one_s_own_and_not_without(tmp_path: Path) -> None:
     from transformers import Trainer, TrainingArguments
 

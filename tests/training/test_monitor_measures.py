@@ -109,6 +109,7 @@ def test_texts_that_are_one_after_the_cut_are_told() -> None:
     assert monitor.status.startswith("not measured: this needs at least two different texts, not 2 that begin")
 
 
+@pytest.mark.long
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("spoil", "where"),
@@ -184,6 +185,7 @@ def _with_offset(model: Any, size: float) -> None:
         model.transformer.ln_f.bias.fill_(size)
 
 
+@pytest.mark.long
 def test_a_final_norm_that_makes_all_texts_one_point_is_a_change_and_the_headline(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -225,6 +227,7 @@ def test_a_difference_of_the_final_norm_within_the_intervals_is_called_one() -> 
     assert near.findings[1].startswith("The final norm changes the state to one point (common share 0.997 → 1.000)")
 
 
+@pytest.mark.long
 def test_files_of_before_the_final_norm_was_measured_still_open(tmp_path: Path) -> None:
     monitor = Monitor(texts())
     monitor.measure(gpt2(), 1)

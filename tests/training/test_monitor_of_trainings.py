@@ -90,6 +90,7 @@ def test_the_headline_is_what_a_diagnosis_says_of_the_network_at_every_look() ->
     assert given[-1] == "consensus"
 
 
+@pytest.mark.long
 def test_a_network_of_two_halves_is_measured_by_the_half_that_is_named() -> None:
     model = t5()
     unnamed, named = Monitor(texts()), Monitor(texts(), half="encoder")
@@ -119,6 +120,7 @@ def test_an_error_names_arguments_that_a_monitor_has(network: nn.Module) -> None
     assert type(network).__name__ in reason
 
 
+@pytest.mark.long
 def test_two_texts_have_one_line_that_states_need_three(caplog: pytest.LogCaptureFixture) -> None:
     monitor = Monitor(texts(2), every=2)
     own_loop(language_model(), 5, monitor.step)
@@ -127,6 +129,7 @@ def test_two_texts_have_one_line_that_states_need_three(caplog: pytest.LogCaptur
     assert np.isfinite(monitor.dataset.consensus_relative.values).all()
 
 
+@pytest.mark.long
 def test_the_cost_is_what_later_looks_took_of_the_time_since_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that shows these times: the first look from 0 to 10, which finds the layout, and two of 1 and 2."""
     shown = iter([0.0, 10.0, 19.0, 20.0, 28.0, 30.0])

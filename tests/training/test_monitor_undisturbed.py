@@ -95,6 +95,7 @@ def own_monitor(**options: Any) -> Monitor:
     return Monitor(given, inputs=lambda count: {"idx": torch.randint(0, WORDS, (count, 7))}, **options)
 
 
+@pytest.mark.long
 def test_an_example_stands_for_a_function_that_makes_inputs() -> None:
     torch.manual_seed(0)
     model, example = _Own(), torch.randint(0, WORDS, (2, 7))

@@ -142,6 +142,7 @@ def test_a_run_that_has_ended_is_not_run_again(unbroken: tuple[Experiment, Path]
     assert record == Record.open(whole)
 
 
+@pytest.mark.long
 def test_what_a_kill_left_of_the_record_s_writing_goes(unbroken: tuple[Experiment, Path]) -> None:
     experiment, whole = unbroken
     left = whole / ".record.json.partial-0123456789ab"

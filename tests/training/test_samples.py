@@ -130,6 +130,7 @@ def test_words_go_on_with_words_of_the_vocabulary_after_as_many_as_are_seen_in_t
     assert len(set(text)) > 3
 
 
+@pytest.mark.long
 def test_the_seed_chooses_the_piece_and_what_is_drawn(tmp_path: Path) -> None:
     """Of one untrained network, whose samples can differ by nothing else."""
     by_name = {}

@@ -287,6 +287,7 @@ def test_adjoining_windows_foretell_every_token_once_up_to_less_than_a_window(si
     assert all(len(windows[number]["ids"]) == length for number in range(len(windows)))
 
 
+@pytest.mark.long
 def test_random_windows_begin_anywhere_and_hang_on_seed_and_draw_alone() -> None:
     tokens, draws = np.arange(12), 4000
     one, other = (RandomWindows(tokens, 5, seed=seed, draws=draws) for seed in (0, 1))
