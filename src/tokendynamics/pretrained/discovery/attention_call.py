@@ -336,7 +336,7 @@ class AttentionCall:
             return self
         heads, places = self.query.shape[1], torch.tensor(order, device=self.query.device)
 
-        def moved(tensor: Tensor | None, axis: int) -> Tensor | None:
+        def reordered(tensor: Tensor | None, axis: int) -> Tensor | None:
             by_head = tensor is not None and tensor.ndim >= max(axis + 1, -axis) and tensor.shape[axis] == heads
             return tensor.index_select(axis, places) if tensor is not None and by_head else tensor
 
@@ -351,10 +351,10 @@ class AttentionCall:
             **{name: of_heads(getattr(self, name)) for name in names},
             output=self.output.index_select(2, places),
             weights_of=lambda rows: self.weights_of(rows).index_select(1, places),
-            mask_of=lambda rows: moved(self.mask_of(rows), -3),
-            shown_by_weights=lambda rows: moved(self.shown(rows), -3),
-            sinks=moved(self.sinks, 0),
-            bias=moved(self.bias, -3),
+            mask_of=lambda rows: reordered(self.mask_of(rows), -3),
+            shown_by_weights=lambda rows: reordered(self.shown(rows), -3),
+            sinks=reordered(self.sinks, 0),
+            bias=reordered(self.bias, -3),
             further=None if self.further is None else (of_heads(self.further[0]), of_heads(self.further[1])),
             order=tuple(order),
         )
