@@ -260,8 +260,9 @@ def _parts(
     measured_networks()  # a damaged table is refused before the work
     with ckpt.packing_kept():
         # The trace comes first: it runs all weights and refuses damaged ones of any layout.
-        table, given, rows = traced(ckpt, prompts, report, (*counting.values(),))
-        shared = _shared(ckpt, prompts, given, rows, requested.pop("directions"), report)
+        directions = requested.pop("directions")
+        table, given, rows = traced(ckpt, prompts, report, (*counting.values(),), calls=directions)
+        shared = _shared(ckpt, prompts, given, rows, directions, report)
         del rows  # all states
         return {
             "trace": table,

@@ -290,6 +290,7 @@ class Checkpoint:
         packed: bool = True,
         logits: bool = False,
         hidden: bool = False,
+        calls: bool = False,
     ) -> Iterator[PackStates]:
         """Yield the states of several prompts, pass by pass.
 
@@ -302,6 +303,7 @@ class Checkpoint:
             packed: Whether they may share one.
             logits: Whether the language head runs as well: those of a causal network in memory that has one are kept.
             hidden: Whether tokens stay that a mask hides from all others, where they end their prompt, as padding does.
+            calls: Whether what each attention was given and gave is kept, of a network in memory.
 
         Raises:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
@@ -318,7 +320,7 @@ class Checkpoint:
         with evaluating(whole):
             for pack in packs:
                 with refusing(self._not_run), self.as_varied():
-                    states = collect_states(network, self.layout, pack, whole, vocabulary, hidden)
+                    states = collect_states(network, self.layout, pack, whole, vocabulary, hidden, calls)
                 yield states
 
     def packs(self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True) -> list[Pack]:

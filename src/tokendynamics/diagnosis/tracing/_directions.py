@@ -51,12 +51,14 @@ class TextStates:
         after: States after each block; index 0 is the input of the first one.
         weights: 1/(n |x|) for each of the n tokens that count, 0 for others: their weighted sum of states is the mean
             unit row.
+        calls: Its attentions, in the order of the layers; empty where they were not kept.
     """
 
     given: Prepared
     attention: Float[Tensor, "block token dim"]
     after: Float[Tensor, "layer token dim"]
     weights: Float64[Tensor, "layer token"]
+    calls: tuple[AttentionCall, ...] = ()
 
     @property
     def units(self) -> Float64[Tensor, "layer token dim"]:
@@ -180,7 +182,7 @@ def _of_trace(row: PromptTrace, given: Prepared) -> TextStates:
     after = row.states[-2 if places.of("final_norm") else -1]
     every = len(places.of("attention")) == len(after) - 1
     attention = row.states[0] if every else places.after_attention(torch.cat(row.states))
-    return TextStates(given, attention, after, _weights(row.sizes[blocks], row.counted[blocks]))
+    return TextStates(given, attention, after, _weights(row.sizes[blocks], row.counted[blocks]), row.calls)
 
 
 def _weights(
@@ -221,7 +223,7 @@ Act: TypeAlias = Callable[[int, AttentionCall], None]
 
 
 def watch_texts(ckpt: Checkpoint, texts: Sequence[TextStates], acts: Sequence[Sequence[Act]], report: Progress) -> None:
-    """Run the texts again and give each attention of a text to all of its acts, with the number of its layer.
+    """Give each attention of a text to all of its acts, with the number of its layer; what was not kept runs again.
 
     Args:
         ckpt: The network.
@@ -233,6 +235,12 @@ def watch_texts(ckpt: Checkpoint, texts: Sequence[TextStates], acts: Sequence[Se
         CheckpointError: The attention does not show once a layer, or for other tokens than the states have.
     """
     attending, done = ckpt.layout.attending, 0
+    if all(text.calls for text in texts):
+        for text, acts_of_text in zip(texts, acts, strict=True):
+            for layer, call in zip(attending, text.calls, strict=True):
+                for act in acts_of_text:
+                    act(layer, call)
+        return
     for pack in ckpt.packs([text.given.inputs for text in texts]):
         lengths = [texts[place].after.shape[1] for place in pack.places]
         # As long as its states, or as what it was given: padding that a mask hides has no states.

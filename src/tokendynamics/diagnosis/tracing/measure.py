@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ from tokendynamics.diagnosis.tracing.prompts import (
 )
 from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, SHARES, SINK_HANDLING, SITES, described
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.resources import check_fits, free_memory
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.directions import are_many
 from tokendynamics.observables.summary import Observable
@@ -47,6 +48,9 @@ from tokendynamics.words import percent
 
 _ARRAYS_OF_PAIRS = 3
 """Arrays of (head, token, token) that an attention that is no part of transformers' interface has at the same time."""
+
+_CALLS_SHARE = 0.125
+"""Share of the free memory that kept attentions may take; without them the prompts run once more."""
 
 
 @typed_arguments
@@ -119,6 +123,7 @@ def traced(
     counting: tuple[str | Sequence[int], float, bool],
     slower: dict[str, Observable] | None = None,
     packed: bool = True,
+    calls: bool = False,
 ) -> tuple[xr.Dataset, list[Prepared], list[PromptTrace]]:
     """Return what `trace` does, and of each prompt what the network read and what its pass left, states among it.
 
@@ -129,11 +134,13 @@ def traced(
         counting: Arguments `sinks`, `sink_ratio` and `truncate` of `trace`.
         slower: From `slower_observables`.
         packed: See `trace`.
+        calls: Whether what each attention was given and gave is kept, where there is ample memory.
     """
     sinks, ratio, truncate = counting
     _check_above(sink_ratio=(ratio, 1.0))
     given = inputs_of(ckpt, prompts, truncate, report)
-    measured = _measured(ckpt, given, sinks, ratio, slower or {}, packed)
+    calls = calls and _calls_bytes(ckpt, given) <= _CALLS_SHARE * free_memory()
+    measured = _measured(ckpt, given, sinks, ratio, slower or {}, packed, calls)
     by_place = dict(next(measured) for _ in tracked(prompts, report, "following the tokens"))
     rows = [by_place[place] for place in range(len(given))]
     attrs = conventions_of_trace(ckpt, prompts, sinks, ratio) | {"passes": passes_in_words(ckpt, packed)}
@@ -164,9 +171,10 @@ def _measured(
     ratio: float,
     slower: dict[str, Observable],
     packed: bool,
+    calls: bool = False,
 ) -> Iterator[tuple[int, PromptTrace]]:
     """Yield the measures of each prompt with its number, in the order of the passes."""
-    for states in ckpt.states_in_packs([prompt.inputs for prompt in given], packed=packed):
+    for states in ckpt.states_in_packs([prompt.inputs for prompt in given], packed=packed, calls=calls):
         check_states(ckpt, states)
         tokens = [given[place].labels(length) for place, length in zip(states.places, states.lengths, strict=True)]
         yield from zip(states.places, measure_pack(states, tokens, sinks, ratio, slower), strict=True)
@@ -320,6 +328,13 @@ def state_bytes(ckpt: Checkpoint, tokens: int) -> int:
     facts = ckpt.architecture
     cosines = 0 if are_many(tokens, facts.dim) else 8 * tokens
     return (2 * facts.layers + 1) * tokens * (facts.dim * ckpt.dtype.itemsize + cosines)
+
+
+def _calls_bytes(ckpt: Checkpoint, given: Sequence[Prepared]) -> float:
+    """Return about how many bytes the kept attentions of prompts take; infinitely many of tokens of unknown number."""
+    facts, size = ckpt.architecture, max(4, ckpt.dtype.itemsize)
+    counts = [math.inf if prompt.tokens is None else len(prompt.tokens) for prompt in given]
+    return facts.layers * size * sum(count * (4 * facts.dim + facts.heads * count) for count in counts)
 
 
 def attention_bytes(ckpt: Checkpoint, tokens: int, *, watched: bool = False) -> int:

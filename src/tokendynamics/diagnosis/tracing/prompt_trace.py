@@ -22,6 +22,7 @@ from tokendynamics.numerics.arguments import as_integer, first_index
 from tokendynamics.numerics.errors import shown
 from tokendynamics.observables import clusters, hemisphere
 from tokendynamics.observables.summary import Gram, Observable, gram_of, read_observables, summarize_gram
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.edits.states import PackStates
 
 SINK_RATIO = 4.0
@@ -78,6 +79,7 @@ class PromptTrace:
         counted: The tokens that count under "removed", shape (state, token).
         places: Layer and site of each state.
         received: See `PackStates`, shape (kind, layer, token).
+        calls: Likewise.
     """
 
     observables: dict[str, np.ndarray]
@@ -93,6 +95,7 @@ class PromptTrace:
     counted: Bool[Tensor, "state token"]
     places: Sites
     received: Float[Tensor, "kind layer token"] | None
+    calls: tuple[AttentionCall, ...] = ()
 
 
 def measure_pack(
@@ -152,6 +155,7 @@ def measure_pack(
                 counted=keep[1, :, number, :length],
                 places=places,
                 received=None if states.received is None else states.received[:, :, number, :length],
+                calls=tuple(call.of(number, length) for call in states.calls),
             )
         )
     return traces

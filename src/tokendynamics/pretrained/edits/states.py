@@ -250,6 +250,8 @@ class PackStates:
         hidden: Name of the argument that hides tokens from all others, and which those of the pass are; None without.
         before: Tokens of the network's own that stand before those of a prompt in the pass, and are left out here.
         undecided: What arguments mark and the pass alone does not show to be hidden.
+        calls: Each attention, in the order of the layers; empty where they were not asked for, or not every layer's
+            shows once and for the tokens of the states.
     """
 
     places: tuple[int, ...]
@@ -262,6 +264,7 @@ class PackStates:
     hidden: tuple[str, Bool[Tensor, "prompt token"]] | None = None
     before: int = 0
     undecided: tuple[Marked, ...] = ()
+    calls: tuple[AttentionCall, ...] = ()
 
     def without_padding(self) -> PackStates:
         """Return the states without hidden tokens, where those end their prompts; else as they are."""
@@ -288,6 +291,7 @@ class PackStates:
             final_norm=final,
             received=received,
             hidden=None,
+            calls=(),
         )
 
     def of(self, number: int) -> SiteStates:
@@ -304,6 +308,7 @@ def collect_states(
     whole: nn.Module | None = None,
     vocabulary: int | None = None,
     hidden: bool = False,
+    calls: bool = False,
 ) -> PackStates:
     """Run the network once and keep the state of every token at each site.
 
@@ -317,14 +322,15 @@ def collect_states(
         whole: The network with its language head on, which runs instead; None without.
         vocabulary: Token ids of that head; None to keep no logits.
         hidden: Whether tokens at the end of a prompt stay that a mask hides from all others.
+        calls: Whether what each attention was given and gave is kept.
     """
     running = network if whole is None else whole
 
-    def once(pack: Pack, marked: Sequence[Marked] | None = None) -> tuple[PackStates, list[_Seen]]:
+    def once(pack: Pack, marked: Sequence[Marked] | None = None, calls: bool = False) -> tuple[PackStates, list[_Seen]]:
         with StateWatch(network, layout) as watch, silenced(), without_cache(running), showing(running):
-            return watch.run(running, pack, vocabulary, marked), watch.seen
+            return watch.run(running, pack, vocabulary, marked, calls), watch.seen
 
-    states, _ = once(pack)
+    states, _ = once(pack, calls=calls)
     for marked in states.undecided if states.hidden is None else ():
         _, further = once(replace(pack, arguments=marked.arguments), [marked.extended()])
         if any(seen.hides(further=True) for seen in further):
@@ -435,6 +441,7 @@ class StateWatch(Hooks):
         pack: Pack,
         vocabulary: int | None = None,
         marked: Sequence[Marked] | None = None,
+        calls: bool = False,
     ) -> PackStates:
         """Run the network once in the present thread, and return the states that this pass goes through.
 
@@ -443,12 +450,18 @@ class StateWatch(Hooks):
             pack: What goes through it.
             vocabulary: Token ids of that head, whose logits are kept; None to keep none.
             marked: Tokens of which to note who sees them; None for those that the arguments mark.
+            calls: Whether to keep each attention.
         """
         self.watch_here()
         if marked is None:
             marked = marked_tokens(pack, by_ids=self._layout.mask_by_ids)
-        attention_seen = ReceivedAttention(pack.lengths, marked)
-        give = JoinedHeads(attention_seen, self._layout.runs)
+        attention_seen, kept = ReceivedAttention(pack.lengths, marked), list[AttentionCall]()
+
+        def keep(call: AttentionCall) -> None:
+            kept.append(call.kept())
+            attention_seen(kept[-1])
+
+        give = JoinedHeads(keep if calls else attention_seen, self._layout.runs)
 
         def seen(call: AttentionCall) -> None:
             if self._inside or not self._layout.outside:
@@ -484,8 +497,11 @@ class StateWatch(Hooks):
         logits = None if vocabulary is None or pack.ids is None else logits_of(output, pack.ids, vocabulary)
         self.seen, before = attention_seen.seen or [], places.start or 0
         hidden, undecided = _hidden(self.seen, pack.lengths, before)
+        whole_calls = len(kept) == len(self._layout.attending) and not unseen and places == slice(None)
+        if not whole_calls or any({c.query.shape[2], c.key.shape[2]} != {longest} for c in kept):
+            kept.clear()
         return PackStates(
-            pack.places, lengths, attention, feed_forward, final, received, logits, hidden, before, undecided
+            pack.places, lengths, attention, feed_forward, final, received, logits, hidden, before, undecided, (*kept,)
         )
 
     def _check_handed_on(self, pack: Pack) -> None:
