@@ -82,6 +82,23 @@ def test_texts_that_share_a_pass_are_measured_as_alone(family: str, monkeypatch:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+def test_texts_run_once_more_only_where_their_attentions_were_not_kept(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, watched = load(network_of(family)), []
+    watch = Checkpoint.watch_pack
+    monkeypatch.setattr(Checkpoint, "watch_pack", lambda *given: watched.append(given) or watch(*given))
+    kept = td.source_tokens(model, ids_of()), td.shared_directions(model, ids_of())
+    assert not watched
+    monkeypatch.setattr("tokendynamics.diagnosis.tracing.measure.free_memory", lambda: 0)
+    again = td.source_tokens(model, ids_of()), td.shared_directions(model, ids_of())
+    assert len(watched) == (1 if family == "bert" else 2)  # a norm follows the sum of BERT's heads
+    for one, other in zip(kept, again, strict=True):
+        read = [name for name in one.data_vars if one[name].dtype.kind not in "fi"]
+        xr.testing.assert_allclose(one.drop_vars(read), other.drop_vars(read), rtol=0, atol=1e-6)  # softmax in float32
+
+
 def test_of_a_text_and_its_copies_one_counts(network: Any, diagnosis: Diagnosis) -> None:
     ids = ids_of()
     again, sources = tables_of(td.diagnose(network, [*ids[:3], ids[1], *ids[3:], ids[0]], **ALONE))

@@ -13,6 +13,7 @@ from diagnosis.test_levers import Averaging, _Block, _Mean, _prompts
 from tokendynamics.diagnosis.gating.trials import Reading, Trials
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.edits.gates import GatedNetwork, Gates, HeadGates, PartAndHeadGates
+from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import silent
 
 
@@ -73,9 +74,9 @@ def test_one_pass_with_all_gates_is_enough_for_trials_from_the_last_layer_to_the
         trials = Trials(gated, packs, 4, 1e6)
         monkeypatch.setattr(GatedNetwork, "run", counted)
         tried = trials.of_each(gates, silent, "trying")
-        # Of each layer the pass that tells whether it can begin there, which needs one with all gates before the first.
-        assert [blocks for blocks, _ in started] == [0, *[3] * 6, *[2] * 11, *[1] * 6]
-        assert [every for _, every in started] == [True] + [False] * 23
+        # Of each layer the pass that tells whether it can begin there: a whole one and one with all gates come first.
+        assert [blocks for blocks, _ in started] == [0, 0, *[3] * 6, *[2] * 11, *[1] * 6]
+        assert [every for _, every in started] == [False, True] + [False] * 23
         assert [(trial.layer, trial.part, trial.alpha) for trial in tried] == gates
         monkeypatch.setattr(Trials, "_outputs", lambda trials, pack, blocks: ())
         for gate, trial in zip(gates, tried, strict=True):
@@ -115,6 +116,28 @@ def test_where_blocks_pass_on_more_than_they_return_every_pass_is_whole(
         monkeypatch.setattr(Trials, "_outputs", lambda trials, pack, blocks: ())
         for place, reading in zip(order, readings, strict=True):
             assert_the_same(reading, trials.reading({place: 0.5}))
+
+
+def test_one_prompt_tells_where_passes_can_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    ckpt = load(network_of("bert"))
+    (pack,) = ckpt.packs([torch.tensor(ids[: 9 - place]) for place, ids in enumerate(ids_of(4))])
+    trying: list[Pack] = []
+    run = GatedNetwork.run
+
+    def noted(gated: GatedNetwork, pack: Pack, *more: Any, **named: Any) -> Any:
+        trying.append(pack)
+        return run(gated, pack, *more, **named)
+
+    with ckpt.gated() as gated:
+        trials = Trials(gated, [pack], 4, 1e6)
+        monkeypatch.setattr(GatedNetwork, "run", noted)
+        trials.reading({(3, 0): 0.5})
+    assert [len(tried.places) for tried in trying] == [1, 1, 1, 4]
+    shortest = pack.lengths.index(min(pack.lengths))  # filled up with what the pass has behind its end
+    assert trying[0].lengths == (min(pack.lengths),)
+    assert trying[0].places == (pack.places[shortest],)
+    for name, value in pack.arguments.items():
+        assert torch.equal(trying[0].arguments[name], value[[shortest]])
 
 
 def test_an_output_that_a_later_block_writes_into_is_kept_as_it_was() -> None:

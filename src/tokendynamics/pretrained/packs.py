@@ -127,6 +127,15 @@ class Pack:
         """See `ids_in`."""
         return ids_in(self.arguments)
 
+    def of_one_prompt(self) -> Pack:
+        """Return a pass of the shortest of its prompts alone, which is filled up as in this one."""
+        if len(self.places) == 1:
+            return self
+        shortest = 0 if self.lengths is None else self.lengths.index(min(self.lengths))
+        row = slice(shortest, shortest + 1)
+        arguments = {name: value[row] for name, value in self.arguments.items()}
+        return Pack(self.places[row], arguments, None if self.lengths is None else self.lengths[row])
+
 
 Classes = Callable[[int], Hashable]
 """Tells prompts apart that must not share a pass, by their tokens."""

@@ -147,10 +147,11 @@ class Trials:
         self._packs, self.where = packs, where
         self._counts: list[Bool[Tensor, "depth prompt token"]] = []
         self._ratio, self._sinks = ratio, sinks
-        self._passes: list[GatedPass] = []
+        self._passes: list[tuple[Any, ...]] = []
         self._begins: dict[int, bool] = {}
         self._gated_last = [0]  # a list, which trials of some of the gates share
-        self._smallest = min(range(len(packs)), key=lambda number: _size(packs[number]))
+        self._tried = min((pack.of_one_prompt() for pack in packs), key=_size)
+        self._tried_plain: list[GatedPass] = []
         self.plain = self.reading({})
         self._count = len(self.plain.losses)
         if math.isnan(self.kappa.value):
@@ -220,9 +221,7 @@ class Trials:
                 passed = self._run(gated, pack, gates, self._outputs(number, unchanged))
                 if first:
                     check_gated_pass(gated, passed)
-                    # Of other packs only what blocks return is needed.
-                    whole = number == self._smallest
-                    self._passes.append(passed if whole else replace(passed, states=(), logits=None))
+                    self._passes.append(passed.outputs)
                     lengths = lengths_of(passed, pack)
                     self._counts.append(tokens_that_count(passed.states, lengths, self._ratio, self._sinks))
                 sums = [sums_of(passed.states[depth], self._counts[number][depth]) for depth in depths]
@@ -236,24 +235,26 @@ class Trials:
     def _outputs(self, pack: int, blocks: int) -> Sequence[Any]:
         """Return what the first blocks return of a pack without gates; nothing where a pass cannot begin behind them.
 
-        It can where a pass without gates that begins there equals the whole one to the last bit, seen on the smallest
-        pack: blocks then pass on nothing but what they return. The last pass that ran these blocks has gates on all of
-        them, so that nothing that modules may keep from pass to pass is that of a pass without.
+        It can where a pass without gates that begins there equals the whole one to the last bit, seen on one prompt:
+        blocks then pass on nothing but what they return. The last pass that ran these blocks has gates on all of them,
+        so that nothing that modules may keep from pass to pass is that of a pass without.
         """
-        if blocks < 1 or not self._passes[pack].outputs:
+        if blocks < 1 or not self._passes[pack]:
             return ()
         if blocks not in self._begins:
-            plain, smallest = self._passes[self._smallest], self._packs[self._smallest]
             gates = torch.ones(self._every.exists.shape, dtype=torch.float64)
             try:
+                if not self._tried_plain:
+                    self._tried_plain.append(self._run(self._every, self._tried, gates, ()))
+                plain = self._tried_plain[0]
                 if self._gated_last[0] < blocks:
-                    self._every.run(smallest, gates / 2)
+                    self._every.run(self._tried, gates / 2)
                     self._gated_last[0] = len(gates)
-                again = self._run(self._every, smallest, gates, plain.outputs[:blocks])
-                self._begins[blocks] = again.equals(plain)
+                again = self._run(self._every, self._tried, gates, plain.outputs[:blocks])
+                self._begins[blocks] = len(plain.outputs) == len(gates) and again.equals(plain)
             except CheckpointError:
                 self._begins[blocks] = False
-        return self._passes[pack].outputs[:blocks] if self._begins[blocks] else ()
+        return self._passes[pack][:blocks] if self._begins[blocks] else ()
 
     def _run(self, gated: Gates, pack: Pack, gates: Tensor, known: Sequence[Any]) -> GatedPass:
         """Run the blocks behind those that are known, which are no longer among those that ran last with all gates."""

@@ -7,7 +7,7 @@ of a text is d_p, along m_p − (m_p·d) d: what the mean of its tokens has beyo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import xarray as xr
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from tokendynamics.diagnosis.tracing.measure import inputs_of
+from tokendynamics.diagnosis.tracing.measure import calls_fit, inputs_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace, find_sinks, tokens_left_out
 from tokendynamics.diagnosis.tracing.prompts import checkpoint_for, named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
@@ -100,6 +100,7 @@ def directions_of(
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
+    calls: bool = False,
 ) -> SharedDirections:
     """Run the texts and find the directions that their tokens share.
 
@@ -110,6 +111,7 @@ def directions_of(
         sinks: See `tokendynamics.trace`, also for the next two.
         sink_ratio: Likewise.
         truncate: Likewise.
+        calls: Whether what each attention was given and gave is kept, where there is ample memory.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: Fewer than two different texts, or some that the network does not read.
@@ -118,10 +120,12 @@ def directions_of(
     given = inputs_of(ckpt, prompts, truncate, report)
     _check_different(given, noun_of(prompts))
     rows: dict[int, TextStates] = {}
-    for passed in ckpt.states_in_packs([prompt.inputs for prompt in given]):
+    calls = calls and calls_fit(ckpt, given)
+    for passed in ckpt.states_in_packs([prompt.inputs for prompt in given], calls=calls):
         check_states(ckpt, passed)
-        for number, place in enumerate(passed.places):
-            rows[place] = _left_by(passed.of(number), given[place], sinks, sink_ratio)
+        for number, (place, length) in enumerate(zip(passed.places, passed.lengths, strict=True)):
+            left = _left_by(passed.of(number), given[place], sinks, sink_ratio)
+            rows[place] = replace(left, calls=tuple(call.of(number, length) for call in passed.calls))
         report(len(rows), len(given), "following the tokens")
     return _shared_by(prompts, [rows[place] for place in range(len(given))])
 
@@ -334,7 +338,8 @@ def shared_directions(
     ckpt = checkpoint_for(ckpt, texts)
     as_count(words, "words")
     with reporting(progress) as report:
-        shared = directions_of(ckpt, texts, report, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
+        counting: dict[str, Any] = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+        shared = directions_of(ckpt, texts, report, **counting, calls=True)
         heads, unknown = _heads(ckpt, shared, report)
     return directions_table(ckpt, shared, heads, unknown, words).assign_attrs(sinks=str(sinks))
 

@@ -91,7 +91,8 @@ def source_tokens(
     ckpt = checkpoint_for(ckpt, texts)
     factors = output_factors(ckpt)
     with reporting(progress) as report:
-        shared = directions_of(ckpt, texts, report, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
+        counting: dict[str, Any] = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+        shared = directions_of(ckpt, texts, report, **counting, calls=True)
         measured = [_of_text(text, shared.of(place), factors) for place, text in enumerate(shared.texts)]
         watch_texts(ckpt, shared.texts, [[act] for _, act in measured], report)
     return _as_dataset(ckpt, shared, [row for row, _ in measured])

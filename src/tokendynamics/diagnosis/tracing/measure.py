@@ -139,8 +139,7 @@ def traced(
     sinks, ratio, truncate = counting
     _check_above(sink_ratio=(ratio, 1.0))
     given = inputs_of(ckpt, prompts, truncate, report)
-    calls = calls and _calls_bytes(ckpt, given) <= _CALLS_SHARE * free_memory()
-    measured = _measured(ckpt, given, sinks, ratio, slower or {}, packed, calls)
+    measured = _measured(ckpt, given, sinks, ratio, slower or {}, packed, calls and calls_fit(ckpt, given))
     by_place = dict(next(measured) for _ in tracked(prompts, report, "following the tokens"))
     rows = [by_place[place] for place in range(len(given))]
     attrs = conventions_of_trace(ckpt, prompts, sinks, ratio) | {"passes": passes_in_words(ckpt, packed)}
@@ -330,11 +329,12 @@ def state_bytes(ckpt: Checkpoint, tokens: int) -> int:
     return (2 * facts.layers + 1) * tokens * (facts.dim * ckpt.dtype.itemsize + cosines)
 
 
-def _calls_bytes(ckpt: Checkpoint, given: Sequence[Prepared]) -> float:
-    """Return about how many bytes the kept attentions of prompts take; infinitely many of tokens of unknown number."""
+def calls_fit(ckpt: Checkpoint, given: Sequence[Prepared]) -> bool:
+    """Tell whether there is ample memory to keep every attention of prompts; not where their tokens are not counted."""
     facts, size = ckpt.architecture, max(4, ckpt.dtype.itemsize)
     counts = [math.inf if prompt.tokens is None else len(prompt.tokens) for prompt in given]
-    return facts.layers * size * sum(count * (4 * facts.dim + facts.heads * count) for count in counts)
+    needed = facts.layers * size * sum(count * (4 * facts.dim + facts.heads * count) for count in counts)
+    return needed <= _CALLS_SHARE * free_memory()
 
 
 def attention_bytes(ckpt: Checkpoint, tokens: int, *, watched: bool = False) -> int:
