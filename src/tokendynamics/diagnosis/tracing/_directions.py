@@ -123,9 +123,9 @@ def directions_of(
     calls = calls and calls_fit(ckpt, given)
     for passed in ckpt.states_in_packs([prompt.inputs for prompt in given], calls=calls):
         check_states(ckpt, passed)
-        for number, (place, length) in enumerate(zip(passed.places, passed.lengths, strict=True)):
+        for number, place in enumerate(passed.places):
             left = _left_by(passed.of(number), given[place], sinks, sink_ratio)
-            rows[place] = replace(left, calls=tuple(call.of(number, length) for call in passed.calls))
+            rows[place] = replace(left, calls=passed.calls_of(number))
         report(len(rows), len(given), "following the tokens")
     return _shared_by(prompts, [rows[place] for place in range(len(given))])
 

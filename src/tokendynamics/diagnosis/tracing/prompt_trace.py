@@ -139,13 +139,12 @@ def measure_pack(
         pair_cosines = None if cosines is None else cosines[:, number, :length, :length]
         alone = Gram(tuple(part[:, number, :length] for part in parts), sizes[:, number, :length], pair_cosines)
         attention, after = (part[:, number, :length].cpu() for part in (states.attention[1:], states.feed_forward))
-        counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
         traces.append(
             PromptTrace(
                 observables={name: places.grid(numbers[..., number].mT) for name, numbers in values.items()},
                 per_layer=_sink_numbers(sinks_found, alone.size[places.of("feed_forward")]),
                 component_change=_component_change(_mean_pair_cosine(alone, ~removed.any(dim=0)), places),
-                token_count=np.stack(counts, axis=-1),
+                token_count=np.stack((np.full(len(removed), length), (~removed).sum(dim=-1).numpy()), axis=-1),
                 tokens=tokens[number],
                 unit_sums=places.grid(sums[:, number]),
                 update_ratio=update_ratios(attention, after, alone.size, ~removed, places),
@@ -155,7 +154,7 @@ def measure_pack(
                 counted=keep[1, :, number, :length],
                 places=places,
                 received=None if states.received is None else states.received[:, :, number, :length],
-                calls=tuple(call.of(number, length) for call in states.calls),
+                calls=states.calls_of(number),
             )
         )
     return traces

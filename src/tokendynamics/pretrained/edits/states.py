@@ -131,6 +131,7 @@ class ReceivedAttention:
     Attributes:
         lengths: Tokens of each prompt of the pass; None where all are as long as the pass.
         marked: Which tokens arguments tell from others.
+        kept: Takes a copy of each; None to keep none.
         received: For each attention the mean over heads, and over the tokens at least `FAR` away that see it, of the
             weight that goes to a token, (prompt, token); NaN where fewer than `FEWEST` do.
         uniform: The same if each of them attended alike to all that it sees.
@@ -139,6 +140,7 @@ class ReceivedAttention:
 
     lengths: tuple[int, ...] | None
     marked: Sequence[Marked] = ()
+    kept: list[AttentionCall] | None = None
     received: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
     uniform: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
     seen: list[_Seen] | None = None
@@ -148,6 +150,9 @@ class ReceivedAttention:
 
     def __call__(self, call: AttentionCall) -> None:
         """Measure one attention, some receivers at a time."""
+        if self.kept is not None:
+            call = call.kept()
+            self.kept.append(call)
         (prompts, _, receivers, _), senders = call.query.shape, call.key.shape[2]
         if receivers != senders:  # towards another sequence: nothing here receives it
             return
@@ -293,6 +298,10 @@ class PackStates:
             hidden=None,
             calls=(),
         )
+
+    def calls_of(self, number: int) -> tuple[AttentionCall, ...]:
+        """Return the attentions of one of them, by its number in the pass, as far as they were kept."""
+        return tuple(call.of(number, self.lengths[number]) for call in self.calls)
 
     def of(self, number: int) -> SiteStates:
         """Return the states of one of them, by its number in the pass."""
@@ -455,13 +464,8 @@ class StateWatch(Hooks):
         self.watch_here()
         if marked is None:
             marked = marked_tokens(pack, by_ids=self._layout.mask_by_ids)
-        attention_seen, kept = ReceivedAttention(pack.lengths, marked), list[AttentionCall]()
-
-        def keep(call: AttentionCall) -> None:
-            kept.append(call.kept())
-            attention_seen(kept[-1])
-
-        give = JoinedHeads(keep if calls else attention_seen, self._layout.runs)
+        attention_seen = ReceivedAttention(pack.lengths, marked, [] if calls else None)
+        give = JoinedHeads(attention_seen, self._layout.runs)
 
         def seen(call: AttentionCall) -> None:
             if self._inside or not self._layout.outside:
@@ -488,21 +492,32 @@ class StateWatch(Hooks):
             for states in (attention, feed_forward, *(() if final is None else (final[None],))):
                 states[:, number, length:] = states[:, number, :1]
         lengths = pack.lengths or (longest,) * len(pack.places)
-        received = attention_seen.by_layer([layer.attends for layer in self._layout.layers])
-        unseen = any(layer.attends and not layer.shows for layer in self._layout.layers)
-        if received is not None and received.shape[-2:] != tokens_of_pass:
-            received = None  # of groups of the tokens, as of a long text
-        if unseen or (places != slice(None) and pack.lengths is None):
-            received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
+        received, kept = self._attention_of(attention_seen, tokens_of_pass, around=places != slice(None))
         logits = None if vocabulary is None or pack.ids is None else logits_of(output, pack.ids, vocabulary)
         self.seen, before = attention_seen.seen or [], places.start or 0
         hidden, undecided = _hidden(self.seen, pack.lengths, before)
-        whole_calls = len(kept) == len(self._layout.attending) and not unseen and places == slice(None)
-        if not whole_calls or any({c.query.shape[2], c.key.shape[2]} != {longest} for c in kept):
-            kept.clear()
         return PackStates(
-            pack.places, lengths, attention, feed_forward, final, received, logits, hidden, before, undecided, (*kept,)
+            pack.places, lengths, attention, feed_forward, final, received, logits, hidden, before, undecided, kept
         )
+
+    def _attention_of(
+        self, seen: ReceivedAttention, shape: Sequence[int], *, around: bool
+    ) -> tuple[Tensor | None, tuple[AttentionCall, ...]]:
+        """Return what each token of a pass receives, None where that is not known, and the attentions that were kept.
+
+        Args:
+            seen: The attentions of the pass.
+            shape: Its prompts and tokens.
+            around: Whether the network puts tokens of its own around those of a prompt.
+        """
+        layers = self._layout.layers
+        if any(layer.attends and not layer.shows for layer in layers):
+            return None, ()  # it is of other axes than tokens
+        received, calls = seen.by_layer([layer.attends for layer in layers]), tuple(seen.kept or ())
+        if received is not None and (received.shape[-2:] != shape or (around and seen.lengths is None)):
+            received = None  # of groups of the tokens, as of a long text, or what is around the prompt attends too
+        of_tokens = all(call.query.shape[2] == call.key.shape[2] == shape[1] for call in calls)
+        return received, calls if of_tokens and len(calls) == len(self._layout.attending) and not around else ()
 
     def _check_handed_on(self, pack: Pack) -> None:
         """Refuse a pass that changes states behind a layer, unlike where it was found."""
