@@ -12,7 +12,10 @@ def program() -> None:
     except KeyboardInterrupt:  # while its modules are read
         print("interrupted: nothing was written", file=sys.stderr)
         sys.exit(130)
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # one more, while it ends: the words are said
+        sys.exit(130)
 
 
 if __name__ == "__main__":

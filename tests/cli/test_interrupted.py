@@ -15,7 +15,7 @@ import pytest
 
 from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
 from tokendynamics.cli import main
-from tokendynamics.cli._interrupted import NO_RESULTS, NOTHING, interruptible
+from tokendynamics.cli._interrupted import NO_RESULTS, NOTHING, ending_signals, interruptible
 
 PROMPTS = ("--prompt", "a cat sat", "--prompt", "xy")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -238,3 +238,56 @@ def test_while_its_modules_are_read_a_program_ends_without_a_traceback(tmp_path:
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr == "interrupted: nothing was written\n"
+
+
+def test_what_was_written_just_before_the_signal_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came after the file was in its place: "nothing was written" was false."""
+    from tokendynamics.diagnosis import Diagnosis, yardstick
+
+    row = yardstick.measured_networks()[0]
+
+    def added(*_: Any) -> None:
+        yardstick.write_table(Path("own.json"), [row])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Diagnosis, "open", lambda _: None)
+    monkeypatch.setattr(yardstick, "measured_network", lambda *_: row)
+    monkeypatch.setattr(yardstick, "add_network", added)
+    assert call(["reference", "add", ".", "--table", "own.json"]) == 130
+    assert last_line(capsys) == "interrupted: own.json has the new row"
+    monkeypatch.setattr(yardstick, "add_network", interrupt)
+    assert call(["reference", "add", ".", "--table", "own.json"]) == 130
+    assert last_line(capsys) == f"interrupted: {NOTHING}"
+
+    def explored(out: Path, *_: Any, **__: Any) -> None:
+        out.write_text("a page")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tokendynamics.report.explore", explored)
+    assert call(["explore", "--out", "page.html"]) == 130
+    assert last_line(capsys) == "interrupted: page.html is complete"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_signals_that_end_a_program_are_taken_as_ctrl_c_and_ignored_ones_stay_ignored(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = getattr(signal, name)
+    monkeypatch.setattr("sys.argv", ["tokendynamics", "check", "flow.toml"])
+    monkeypatch.setattr("tokendynamics.cli._interrupted._received", [])
+    monkeypatch.setattr("tokendynamics.specification.check", lambda *_, **__: signal.raise_signal(number))
+    former, of_ctrl_c = signal.signal(number, signal.SIG_DFL), signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 128 + number
+        assert last_line(capsys) == f"interrupted: {NOTHING}"
+        assert signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN)  # nohup
+        with ending_signals():
+            assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, former)
+        signal.signal(signal.SIGINT, of_ctrl_c)

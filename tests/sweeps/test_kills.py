@@ -17,6 +17,7 @@ from distributed import Client
 
 from sweeps.conftest import SMALL, files
 from tokendynamics.sweeps import parse_plan, sweep
+from tokendynamics.sweeps.systems.results import write_results
 
 TASKS = 12
 
@@ -68,3 +69,34 @@ def test_what_is_killed_at_random_moments_resumes_to_the_same_bytes(
         "small.toml",
         "whole.zarr",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_is_one_line_and_the_code_of_the_signal(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """A terminal sends Ctrl-C to the workers too; they left their tracebacks. SIGTERM and SIGHUP left no word."""
+    spec, store = tmp_path / "small.toml", tmp_path / "ended.zarr"
+    spec.write_text(SMALL)
+    command = [sys.executable, "-m", "tokendynamics", "sweep", str(spec), "--out", str(store), "--workers", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    while process.poll() is None and records(store) < 2:
+        time.sleep(0.002)
+    os.killpg(process.pid, number)
+    _, written = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    *before, last = written.decode().splitlines()
+    assert last == f"interrupted: finished parts are in {store}; continue with --resume"
+    assert "Traceback" not in "".join(before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ended.zarr", "small.toml"]
+
+
+def test_a_complete_store_whose_manifest_was_never_written_gets_one(client: Client, tmp_path: Path) -> None:
+    """A kill between the last task and the manifest: the sweep could neither be continued nor reported."""
+    plan, store = parse_plan(SMALL, "small.toml"), tmp_path / "whole.zarr"
+    first = sweep(plan, store, client).load()
+    for damage in (lambda path: path.unlink(), lambda path: path.write_text('{"runs": ')):
+        damage(store / "manifest.json")
+        assert sweep(plan, store, client, resume=True).load().identical(first)
+        assert write_results(first, store, tmp_path / "report", title="whole")

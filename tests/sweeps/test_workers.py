@@ -190,3 +190,19 @@ def test_a_file_that_may_not_be_written_leaves_nothing_to_resume(
     with pytest.raises(StorageError, match=r"ulimit -f.*; nothing was written: start again"):
         sweep(small, tmp_path / "none.zarr", client)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_of_no_given_number_are_as_many_as_the_limit_of_open_files_allows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On 100 processors a sweep was refused under the usual limit of 1024."""
+    taken: list[int] = []
+    monkeypatch.setattr(LocalCluster, "__init__", lambda _, n_workers, **__: taken.append(n_workers))
+    monkeypatch.setattr(LocalCluster, "__del__", lambda _: None)
+    monkeypatch.setattr(cluster, "usable_processors", lambda: 128)
+    monkeypatch.setattr(cluster, "open_files_limit", lambda: 1024)
+    cluster._local(None)
+    assert set(taken) == {99}  # twice where types are checked
+    assert "99 workers for 128 processors: the limit of open files is 1024 (ulimit -n)" in caplog.text
+    with pytest.raises(cluster.SchedulerError, match="1310 for 128 workers"):
+        cluster._local(128)

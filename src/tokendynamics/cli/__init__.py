@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+from contextlib import nullcontext
 
 import click
 
@@ -15,6 +16,8 @@ from tokendynamics.cli._compare import compare_command
 from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._explore import explore_command
 from tokendynamics.cli._inspect import inspect_command
+from tokendynamics.cli._interrupted import ending_signals as _ending_signals
+from tokendynamics.cli._interrupted import interrupted_code as _interrupted_code
 from tokendynamics.cli._reference import reference_group as _reference_group
 from tokendynamics.cli._signature import epilog_of as _epilog_of
 from tokendynamics.cli._simulate import simulate_command
@@ -66,7 +69,8 @@ def commands(traceback: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    That is 0 (done), 1 (failed), 2 (wrong usage), 3 (a limit is not met) or 130 (interrupted).
+    That is 0 (done), 1 (failed), 2 (wrong usage), 3 (a limit is not met) or, interrupted, 128 and the
+    number of the signal (130 after Ctrl-C).
     """
     is_program = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -75,7 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
         for argument in arguments:  # no shell passes null bytes, but a program that calls `main` can
             if "\0" in argument:
                 raise click.UsageError(f"expected arguments without null bytes, got {argument!r}")
-        code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
+        with _ending_signals() if is_program else nullcontext():
+            code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
     except click.ClickException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if context is not None and not context.args and message == context.get_help():
@@ -92,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
             code = 1
         else:
             _echo("interrupted: nothing was written", err=True)
-            code = 130
+            code = _interrupted_code()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic of a library in Rust is not an Exception

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from tokendynamics.cli._interrupted import NOTHING, interruptible
+from tokendynamics.cli._interrupted import NOTHING, interruptible, stamp
 from tokendynamics.cli._signature import Option, command
 from tokendynamics.cli._terminal import echo
 
@@ -47,13 +47,12 @@ def explore_command(
     from tokendynamics.cli._output import Output
     from tokendynamics.report import explore
 
-    kept = NOTHING
-    with interruptible(lambda: kept):
+    former = stamp(out)
+    with interruptible(lambda: NOTHING if stamp(out) == former else f"{out} is complete"):
         with Output(as_json=False).progress() as progress:
             path = explore(
                 out, None if subject is None else _read(subject, progress), list(prompts) or None, progress=progress
             )
-        kept = f"{path} is complete"
         echo(f"{path}: open it in a browser")
         if open_page:
             webbrowser.open(path.resolve().as_uri())

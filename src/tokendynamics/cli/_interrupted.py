@@ -26,7 +26,7 @@ PAGE = "report.html"
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C anywhere in the block into one line and exit code 130.
+    """Turn Ctrl-C, or a signal of `ending_signals`, anywhere in the block into one line and the exit code of it.
 
     Args:
         kept: Returns a sentence about what is on the disk and how to continue.
@@ -36,20 +36,51 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         with undisturbed():
             echo(f"interrupted: {kept()}", err=True)
-        raise click.exceptions.Exit(130) from None
+        raise click.exceptions.Exit(interrupted_code()) from None
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore a second Ctrl-C in the block, where Python lets the handling of signals be changed."""
+    """Ignore a second signal in the block, where Python lets the handling of signals be changed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_ENDING)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""What a batch system or a closed terminal sends: without a handler no cleaning up, and no word of what is kept."""
+
+_received: list[int] = []
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does; one that is ignored, as under nohup, stays ignored."""
+    former = {number: signal.getsignal(number) for number in _ENDING}
+    default = [number for number, handler in former.items() if handler is signal.SIG_DFL]
+    for number in default:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in default:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _: Any) -> None:
+    _received.append(number)
+    raise KeyboardInterrupt
+
+
+def interrupted_code() -> int:
+    """Return the exit code after an interruption: 128 and the number of the first signal, 130 for Ctrl-C."""
+    return 128 + next(iter(_received), signal.SIGINT)
 
 
 class Kept:
@@ -63,7 +94,7 @@ class Kept:
     def results(self, folder: Path | None) -> None:
         """Name the folder of the results, before it is written to; None for none."""
         self._folder = folder
-        self._former = None if folder is None else _stamp(folder / MANIFEST)
+        self._former = None if folder is None else stamp(folder / MANIFEST)
 
     def models(self, names: Sequence[str]) -> None:
         """Name the models, before they are loaded: loading may fill a cache."""
@@ -90,7 +121,7 @@ class Kept:
         return "; ".join([results or NO_RESULTS, *cached])
 
     def _results(self) -> str:
-        if self._folder is None or _stamp(self._folder / MANIFEST) == self._former:
+        if self._folder is None or stamp(self._folder / MANIFEST) == self._former:
             return ""
         written = written_in(self._folder)
         if written is None:
@@ -117,7 +148,8 @@ def says_what_is_kept(command: Callable[..., Any]) -> Callable[..., Any]:
     return interruptible_command
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is replaced; None without a file."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -128,7 +160,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 def _entries(folder: Path) -> dict[Path, Any]:
     """Return the complete entries of a cache with what changes when they are written anew."""
     try:
-        return {path: _stamp(path) for path in folder.iterdir() if not path.name.startswith(".")}
+        return {path: stamp(path) for path in folder.iterdir() if not path.name.startswith(".")}
     except OSError:
         return {}
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import click
 from rich.text import Text
 
+from tokendynamics.cli._interrupted import NOTHING, interruptible, stamp
 from tokendynamics.cli._signature import Json, Option, command, epilog_of
 from tokendynamics.cli._terminal import Console, echo, echo_json, table
 
@@ -28,9 +29,12 @@ def add_command(
     from tokendynamics.diagnosis import Diagnosis
     from tokendynamics.diagnosis.yardstick import add_network, measured_network, own_table
 
-    row, path = measured_network(Diagnosis.open(folder), texts, name), table or own_table()
-    add_network(row, path)
-    echo(f"Added {row.name} to {path}")
+    path = table or own_table()
+    former = stamp(path)
+    with interruptible(lambda: NOTHING if stamp(path) == former else f"{path} has the new row"):
+        row = measured_network(Diagnosis.open(folder), texts, name)
+        add_network(row, path)
+        echo(f"Added {row.name} to {path}")
 
 
 @click.group("reference", invoke_without_command=True, epilog=epilog_of("reference"), commands=[add_command])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from tokendynamics.cli._interrupted import Kept, says_what_is_kept
+from tokendynamics.cli._interrupted import Kept, interrupted_code, says_what_is_kept
 from tokendynamics.cli._options import OutFolder, SpecFile, check_writable, file_to_run
 from tokendynamics.cli._signature import Json, Positive, command
 from tokendynamics.cli._terminal import Console, command_line, echo, echo_json, table
@@ -60,7 +60,7 @@ def simulate_command(
     except InterruptedRun as stopped:
         stopped.simulation.save(folder, overwrite=overwrite, argument="--out")
         _say_interrupted(stopped.simulation, folder)
-        raise click.exceptions.Exit(130) from None
+        raise click.exceptions.Exit(interrupted_code()) from None
     undrawn = attempted(lambda: simulation.save(folder, overwrite=overwrite, argument="--out"))
     if as_json:
         written = {"folder": str(folder), "files": [path.name for path in saved_in(folder)]}

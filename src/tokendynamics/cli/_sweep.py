@@ -32,7 +32,7 @@ def sweep_command(
     check_writable(out)
     store = out or Path(f"sweep-{path.stem}.zarr")
     kept = f"finished parts are in {store}; continue with --resume"
-    with interruptible(lambda: kept if store.is_dir() else NOTHING):
+    with interruptible(lambda: kept if (store / "zarr.json").is_file() else NOTHING):
         _run(path, store, running)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ _FILES, _FILES_EACH = 30, 10
 
 With fewer, dask neither starts nor ends.
 """
-_DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+_LOG = logging.getLogger("tokendynamics")
 
 Task = TypeVar("Task")
 
@@ -37,13 +38,12 @@ class SchedulerError(TokenDynamicsError, OSError):
 
 
 @contextmanager
-def connected(scheduler: str | Client | None, workers: int | None, *, deaf: bool = False) -> Iterator[Client]:
+def connected(scheduler: str | Client | None, workers: int | None) -> Iterator[Client]:
     """Give a client with workers of the right versions.
 
     Args:
         scheduler: An address such as "tcp://10.0.0.1:8786", or a client; None for workers on this machine.
         workers: How many processes on this machine, of one thread each; None for one for each processor.
-        deaf: Whether workers on this machine leave Ctrl-C to the client, which ends what they have started in order.
 
     Raises:
         SchedulerError: Nothing answers at the address, or too few files may be open for workers on this machine.
@@ -53,11 +53,7 @@ def connected(scheduler: str | Client | None, workers: int | None, *, deaf: bool
         _check_workers(scheduler)
         yield scheduler
     elif scheduler is None:
-        with (
-            dask.config.set({"distributed.worker.preload": [_DEAF]} if deaf else {}),
-            _local(workers) as cluster,
-            Client(cluster, set_as_default=False) as client,
-        ):
+        with _local(workers) as cluster, Client(cluster, set_as_default=False) as client:
             yield client
     else:
         with _reached(scheduler) as client:
@@ -66,14 +62,23 @@ def connected(scheduler: str | Client | None, workers: int | None, *, deaf: bool
 
 
 def _local(workers: int | None) -> LocalCluster:
-    count = workers or usable_processors()
-    needed, limit = _FILES + _FILES_EACH * count, open_files_limit()
+    processors, limit = usable_processors(), open_files_limit()
+    count = workers or max(1, int(min(processors, (limit - _FILES) // _FILES_EACH)))
+    needed = _FILES + _FILES_EACH * count
     if needed > limit:
         wanted = f"at most {limit} open files, the limit of this process"
         advice = "raise it (ulimit -n 1024) or take fewer workers"
         raise SchedulerError("workers", wanted, f"{needed} for {plural(count, 'worker')}", advice)
+    if workers is None and count < processors:
+        _LOG.warning(
+            "%s for %d processors: the limit of open files is %d (ulimit -n)",
+            plural(count, "worker"),
+            processors,
+            limit,
+        )
     # Each process of dask opens a port for web pages; without routes it serves none.
-    with dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}):
+    settings = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+    with _without_signals(), dask.config.set(settings):
         return LocalCluster(
             n_workers=count,
             threads_per_worker=1,
@@ -85,6 +90,27 @@ def _local(workers: int | None) -> LocalCluster:
             # Keys of this run alone: nobody else on the machine can hand tasks, which are code, to the workers.
             security=True,
         )
+
+
+@contextmanager
+def _without_signals() -> Iterator[None]:
+    """Block what ends a program in threads and processes that the body starts: the client ends them in order.
+
+    A terminal sends Ctrl-C to all processes of a command. One that comes meanwhile is received at the end of the body.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    ending = {signal.SIGINT, signal.SIGHUP}
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    try:
+        resource_tracker.ensure_running()  # also without SIGHUP, which would end it; it unblocks SIGINT here
+        signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def _reached(address: str) -> Client:

@@ -106,6 +106,14 @@ def recorded(
             write_json(made, record | {"runs": [*(runs if isinstance(runs, list) else []), run]})
 
 
+def is_recorded(place: Path) -> bool:
+    """Tell whether a folder has a manifest that can be read: a kill may come between its last task and the manifest."""
+    try:
+        return isinstance(read_json(place / MANIFEST, "store"), dict)
+    except ArgumentValueError:
+        return False
+
+
 class WorkerVersionError(TokenDynamicsError, RuntimeError):
     """A worker has other versions than the client; the message names the worker and both versions."""
 

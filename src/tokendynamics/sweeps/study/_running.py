@@ -166,7 +166,7 @@ def _run(
     if not waiting:
         return
     store, directory, versions = str(place.resolve()), str(Path.cwd()), own_versions()
-    with connected(scheduler, workers, deaf=True) as client:
+    with connected(scheduler, workers) as client:
         for run, future in ended(
             client,
             run_process,

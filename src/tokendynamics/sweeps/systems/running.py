@@ -27,7 +27,7 @@ from tokendynamics.provenance.progress import Progress
 from tokendynamics.provenance.swap import staging
 from tokendynamics.spaces import Ellipsoid, Normalized, Space
 from tokendynamics.specification.build import Setup
-from tokendynamics.sweeps._store import check_versions, filling, own_versions, recorded
+from tokendynamics.sweeps._store import check_versions, filling, is_recorded, own_versions, recorded
 from tokendynamics.sweeps.systems._plan import Plan, parse_plan, read_plan
 from tokendynamics.sweeps.systems._store import Store, check_room, check_same, layout, open_store, size
 from tokendynamics.sweeps.systems.measures import ALWAYS, MEASURES, measured, of_states, unsettled
@@ -99,7 +99,7 @@ def sweep(
     )
     with begun as (there, report), limited_threads(None), staging(place) as staged:
         written = Store(place, plan, variables, staged, engine)
-        if not there or next(written.missing(), None) is not None:
+        if not there or next(written.missing(), None) is not None or not is_recorded(place):
             _fill(written, scheduler, workers, report, command or f"tokendynamics.sweep({plan.name!r}, …)", there=there)
     return open_store(place)
 
