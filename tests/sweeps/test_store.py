@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client
+from numcodecs.checksum32 import CRC32C
 
 from sweeps.conftest import SMALL, files
 from tokendynamics.numerics.errors import ArgumentValueError, StorageError
@@ -234,12 +235,36 @@ def test_a_sweep_larger_than_the_disk_is_refused_before_it_begins(client: Client
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_chunk_that_was_damaged_is_not_read(whole: Path, tmp_path: Path) -> None:
+def _with_a_folder(chunk: Path) -> None:
+    chunk.unlink()
+    chunk.mkdir()
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "one bit": lambda chunk: chunk.write_bytes(bytes([chunk.read_bytes()[0] ^ 1]) + chunk.read_bytes()[1:]),
+    "half": lambda chunk: chunk.write_bytes(chunk.read_bytes()[: chunk.stat().st_size // 2]),
+    "nothing in it": lambda chunk: chunk.write_bytes(b""),
+    "that of another type": lambda chunk: chunk.write_bytes(CRC32C().encode(np.zeros(1, np.int8))),
+    "a folder": _with_a_folder,  # read as fill values: status -1 of a finished system
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["consensus", "status", "complete"])
+def test_a_chunk_that_was_damaged_is_named_and_computed_again(
+    damage: str, name: str, small: Plan, whole: Path, client: Client, tmp_path: Path
+) -> None:
     store = shutil.copytree(whole, tmp_path / "sweep.zarr")
-    chunk = store / "consensus" / "c" / "0" / "0" / "0"
-    chunk.write_bytes(bytes([chunk.read_bytes()[0] ^ 1]) + chunk.read_bytes()[1:])
-    with pytest.raises(ValueError, match="checksum"):
-        open_store(store).consensus.load()
+    chunk = store / name / "c" / "0" / "0" / "0"
+    DAMAGES[damage](chunk)
+    for partial in (False, True):
+        with pytest.raises(ArgumentValueError, match=f"got a damaged one at {chunk}; resume the sweep"):
+            open_store(store, partial=partial)
+    if damage == "a folder":
+        with pytest.raises(StorageError, match="is a directory"):
+            sweep(small, store, client, resume=True)
+    else:
+        assert sweep(small, store, client, resume=True).load().identical(open_store(whole).load())
 
 
 def test_states_of_points_of_different_shapes_are_refused_with_both(client: Client, tmp_path: Path) -> None:

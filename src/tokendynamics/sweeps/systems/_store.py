@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 import zarr
+from numcodecs.checksum32 import CRC32C
 from zarr.codecs import Crc32cCodec
 from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
@@ -183,9 +185,11 @@ class Store:
         made.rename(self.path)
 
     def missing(self) -> Iterator[Task]:
-        """Return the tasks without a record, or of which a chunk was lost since, in order."""
+        """Return the tasks without a record, or of which a chunk was lost or damaged since, in order."""
         for task in product(*map(range, self.plan.tasks)):
-            if not all(_chunk(self.path, name, task, len(of.shape)).exists() for name, of in self._variables.items()):
+            if not all(
+                _is_whole(_chunk(self.path, name, task, len(of.shape)), of) for name, of in self._variables.items()
+            ):
                 yield task
 
     def write(self, task: Task, arrays: Mapping[str, np.ndarray]) -> None:
@@ -207,6 +211,17 @@ class Store:
 def _chunk(store: Path, name: str, task: Task, axes: int) -> Path:
     """Return the file of a task's chunk of an array whose array has `axes` axes."""
     return store.joinpath(name, "c", *map(str, task), *("0" * (axes - len(task))))
+
+
+def _is_whole(chunk: Path, variable: Variable) -> bool:
+    """Tell whether the file of a chunk is there with its length and its checksum: a folder is read as fill values."""
+    if not chunk.is_file():
+        return False
+    try:
+        values = CRC32C().decode(chunk.read_bytes())
+    except (OSError, RuntimeError, ValueError):
+        return False
+    return len(values) == math.prod(variable.chunks) * np.dtype(variable.dtype).itemsize
 
 
 def _array(store: Any, name: str, variable: Variable) -> zarr.Array:
@@ -286,7 +301,7 @@ def _is_array_of(variable: Variable, array: xr.Variable | None, described: Path)
 
 
 def _check_chunks(store: Path, plan: Plan, variables: Mapping[str, Variable]) -> None:
-    """Refuse a store of which a chunk of a finished task is gone: it would be read as fill values.
+    """Refuse a store of which a chunk of a finished task is gone or damaged: it would be read as fill values, or fail.
 
     Raises:
         ArgumentValueError: The file is named.
@@ -295,9 +310,10 @@ def _check_chunks(store: Path, plan: Plan, variables: Mapping[str, Variable]) ->
     for task in (task for task in tasks if _chunk(store, COMPLETE, task, len(plan.shape)).exists()):
         for name, variable in variables.items():
             place = _chunk(store, name, task, len(variable.shape))
-            if variable.values is None and not place.exists():
+            if variable.values is None and not _is_whole(place, variable):
+                came = f"a damaged one at {place}" if os.path.lexists(place) else f"none at {place}"
                 wanted = "the store of a sweep with all chunks of its finished tasks"
-                raise ArgumentValueError("store", wanted, f"none at {place}", "resume the sweep")
+                raise ArgumentValueError("store", wanted, came, "resume the sweep")
 
 
 @typed_arguments
@@ -340,8 +356,8 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
                 came = f"{place}, whose array {name!r} is not that of its specification"
                 raise ArgumentValueError("store", "the store of a sweep", came)
         dataset = dataset[list(dict.fromkeys([*variables, *dataset.variables]))]  # Zarr lists them in any order.
-        complete = dataset[COMPLETE].values
         _check_chunks(place, plan, variables)
+        complete = dataset[COMPLETE].values
     except ArgumentValueError:
         raise
     except Exception as error:  # what readers and codecs raise of damaged files is theirs to choose
