@@ -136,10 +136,10 @@ def test_a_ring_would_be_seen_wherever_it_is_imported():
     looked_up = 'PAGES = {"x": "tokendynamics.report"}\ndef f(x):\n    return importlib.import_module(PAGES[x])\n'
     assert imports(ast.parse(looked_up)) == {"tokendynamics.report"}
     formatted = 'import_module(f"{__name__}.{home}")'
-    assert "tokendynamics.spaces._free" in imports(ast.parse(formatted), "tokendynamics.spaces")
+    assert "tokendynamics.spaces._ellipsoid" in imports(ast.parse(formatted), "tokendynamics.spaces")
     assert "tokendynamics.spectra" in imports(ast.parse('import_module(f"tokendynamics.{name}")'))
-    relative = 'import_module("._free", __package__)'
-    assert imports(ast.parse(relative), "tokendynamics.spaces") == {"tokendynamics.spaces._free"}
+    relative = 'import_module("._ellipsoid", __package__)'
+    assert imports(ast.parse(relative), "tokendynamics.spaces") == {"tokendynamics.spaces._ellipsoid"}
 
 
 def test_one_module_alone_reaches_upwards_by_a_name():

@@ -29,7 +29,7 @@ from tokendynamics.pretrained.discovery._recomputed import (
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined, with_all_heads
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
-from tokendynamics.pretrained.network import at_least_single, deep_copied
+from tokendynamics.pretrained.network import at_least_single, deep_copied, submodule
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _SEED = 3
@@ -52,7 +52,7 @@ class LayerTensors:
 
     def affine(self, part: Part) -> Affine:
         """Return the map of one part, at least in single precision."""
-        return self._single(affine_of(self.block.get_submodule(part.module), part.does))
+        return self._single(affine_of(submodule(self.block, part.module), part.does))
 
     def output(self) -> Affine:
         """Return the output projection; of normalized heads where a norm is before it."""
@@ -60,7 +60,7 @@ class LayerTensors:
         if storage == "heads":
             like = self._single(self.affine(self.layout.value[0])).weight
             return Affine(torch.eye(self.layout.heads * self.layout.d_value).to(like), None)
-        projection = self._single(affine_of(self.block.get_submodule(name), storage))
+        projection = self._single(affine_of(submodule(self.block, name), storage))
         if self.layout.head_factor is not None:
             factor = self.layout.head_factor
             given = self.block.get_parameter(factor.parameter).detach().to(projection.weight)

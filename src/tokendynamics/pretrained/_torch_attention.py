@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tokendynamics.pretrained._raw_projections import WithRawProjections, follow_like, is_followed
+
 Projection: TypeAlias = Literal["packed", "query", "key", "value", "key and value"]
 """Which rows of an attention's own projection; "packed" for all of them."""
 
@@ -360,6 +362,7 @@ def run_like(network: nn.Module, other: nn.Module) -> None:
     """Let the modules of a copy run, and be seen, as those of the network that it is a copy of."""
     for known in (_hidden, _with_turned_states):
         _name_modules(known, network, known.get(other, ()))
+    follow_like(network, other)
 
 
 def _name_modules(
@@ -423,6 +426,9 @@ def _changes(modules: Sequence[nn.Module]) -> dict[nn.Module, dict[str, Any]]:
         ]
         beside = {attention for several in inner if len(several) > 1 for attention in several}
         changes |= {module: change for module in modules if (change := _change_of(module, beside))}
+    for module in modules:
+        if is_followed(module):
+            changes.setdefault(module, {})["forward"] = WithRawProjections(module)
     for network in (module for module in modules if module in _hidden) if _hidden else ():
         for name in _hidden[network]:
             changes.setdefault(network.get_submodule(name), {})["__class__"] = _CrossAttention

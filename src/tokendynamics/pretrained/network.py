@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import shown
+from tokendynamics.pretrained._raw_projections import raw_projection
 from tokendynamics.pretrained._torch_attention import apart, run_like
 from tokendynamics.pretrained.discovery._fused_attention import uncompiled
 from tokendynamics.pretrained.other_libraries import refusing, silenced
@@ -177,7 +178,8 @@ def submodule(network: nn.Module, name: str) -> nn.Module:
     """
     named = _BESIDE.fullmatch(name)
     if named is None:
-        return network.get_submodule(name)
+        projection = raw_projection(network, name)
+        return network.get_submodule(name) if projection is None else projection
     owner, names, place, inner = named.groups()
     lists: dict[str, Any] = {one: network.get_submodule(f"{owner}.{one}" if owner else one) for one in names.split(",")}
     layer, layers = nn.Module(), min(map(len, lists.values()))
@@ -185,7 +187,7 @@ def submodule(network: nn.Module, name: str) -> nn.Module:
         count = len(members) // layers
         several = members[int(place) * count :][:count]
         layer.add_module(one, several[0] if count == 1 else several)
-    return layer.get_submodule(inner or "")
+    return submodule(layer, inner or "")
 
 
 @contextmanager

@@ -25,8 +25,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_positive, as_states, as_tensor, like
 from tokendynamics.numerics.errors import shown
 from tokendynamics.spaces._ellipsoid import Sphere
-from tokendynamics.spaces._free import Free
-from tokendynamics.spaces.geometry import Geometry, Quadric, Shared, Time
+from tokendynamics.spaces.geometry import Free, Geometry, Quadric, Shared, Time
 from tokendynamics.spaces.retraction import normalized, refuse_zero, retract, tangent_part
 from tokendynamics.spaces.space import Space
 

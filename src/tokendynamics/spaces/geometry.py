@@ -1,17 +1,17 @@
-"""A space as vector fields and engines see it: on plain tensors (…, token, dim), without checks."""
+"""A space as vector fields and engines see it: on plain tensors (…, token, dim), without checks; and free space."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import first_token
+from tokendynamics.numerics.arguments import ArrayLike, as_states, first_token, like
 from tokendynamics.spaces.retraction import inner, normalized, refuse_zero, tangent_part
-from tokendynamics.spaces.space import Space
+from tokendynamics.spaces.space import Space, check_same_shape
 
 Time = float | Tensor
 """One for all systems, or (system,)."""
@@ -342,3 +342,34 @@ def geometry_of(space: Space) -> Geometry:
     """Return how the flow sees a space: its own `geometry`, if it has one, else `Own`."""
     geometry = getattr(space, "geometry", None)
     return Own(space) if geometry is None else geometry
+
+
+class Free(Space):
+    """R^dim without a constraint (`positional` (2)).
+
+    >>> Free().project([[3.0, 4.0]])
+    [[3.0, 4.0]]
+    """
+
+    name = "free"
+    constrained = False
+    metric: Tensor | None = None
+    geometry: Geometry = Flat()
+
+    def project(self, x: ArrayLike) -> Any:
+        """Return `x` itself: nothing constrains a token."""
+        return like(as_states(x), x)
+
+    def tangent(self, y: ArrayLike, vectors: ArrayLike) -> Any:
+        """Return `vectors` themselves: every direction is tangent."""
+        points, given = as_states(y, "y"), as_states(vectors, "vectors")
+        check_same_shape(given, points, "vectors", "y")
+        return like(given, vectors)
+
+    def defect(self, y: ArrayLike) -> float:
+        """Return 0: there is no constraint to violate."""
+        as_states(y, "y")
+        return 0.0
+
+    def __repr__(self) -> str:
+        return "Free()"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
+from tokendynamics.pretrained._raw_projections import raw_projections
 from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery._functions import NOT_FOLLOWED
 from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of
@@ -430,6 +431,8 @@ class _Recorder(ExitStack):
             self.names.setdefault(module, []).append(name)
             for projection in projections_apart(module):
                 self.names.setdefault(projection, []).append(name)
+            for projection in raw_projections(module):
+                self.names.setdefault(projection, []).append(".".join(filter(None, (name, projection.name))))
         self.found = Pass([], [])
         self.clock = 0
         self.open: list[tuple[int, Tensor | None, Tensor | None, Any]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained._raw_projections import (
+    RawProjection,
+    follow,
+    follow_like,
+    is_followed,
+    learning,
+    raw_projections,
+)
 from tokendynamics.pretrained._torch_attention import (
     InProjection,
     apart,
@@ -45,7 +53,7 @@ from tokendynamics.pretrained.discovery.layout import (
     Positions,
 )
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import without_autocast
+from tokendynamics.pretrained.network import copied, without_autocast, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
 _SEED = 20
@@ -92,6 +100,7 @@ def discover(
     if not again:  # what a former call found need not hold here
         turn_states(network)
         hide_cross_attentions(network)
+        follow_like(network)
     # What is found on a copy says nothing of how the blocks of the network itself run.
     itself = found_on == "the network itself"
     try:
@@ -147,7 +156,9 @@ def _seen_turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]])
     calls, count = next((one, count) for one, count in zip(called, counts, strict=True) if count not in tokens)
     axes: dict[str, set[Any]] = {}
     for call in calls:
-        for tensor in (call.x, call.y) if call.name and not isinstance(call.module, InProjection) else ():
+        for tensor in (
+            (call.x, call.y) if call.name and not isinstance(call.module, InProjection | RawProjection) else ()
+        ):
             if tensor is not None and tensor.ndim == 3:
                 axes.setdefault(call.name, set()).add(tuple(tensor.shape[:2]))
     first = {(length, count) for length in tokens}
@@ -158,9 +169,21 @@ def _seen_turned(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]])
 def _discover(
     network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], found_on: str, *, decoder: bool
 ) -> Discovery:
-    with torch.no_grad(), as_before(network), apart(network), seen_turned(), silenced(), without_autocast():
+    with ExitStack() as stack:
+        for manager in (
+            torch.no_grad(),
+            as_before(network),
+            apart(network),
+            seen_turned(),
+            silenced(),
+            without_autocast(),
+        ):
+            stack.enter_context(manager)
         given = inputs(2)
         first = record(network, given)
+        if found_on == "the network itself" and _follows_parameters(network, given, first):
+            stack.enter_context(apart(network))
+            first = record(network, given)
         with Comparisons(given) as seen:
             again = record(network, given)
         try:
@@ -171,6 +194,33 @@ def _discover(
     varies = _differ(first, again, discovery.layout.blocks)
     decoder_alone = decoder or discovery.layout.decoder_alone
     return replace(discovery, layout=replace(discovery.layout, decoder_alone=decoder_alone, varies=varies))
+
+
+def _follows_parameters(network: nn.Module, given: Mapping[str, Any], first: Pass) -> bool:
+    """Follow the matrices that attentions hold in no module that runs; return whether any of them is a projection.
+
+    Args:
+        network: In evaluation mode.
+        given: Arguments of its forward pass.
+        first: A pass with them.
+    """
+    ran = {call.module for call in first.calls}
+    for module in dict.fromkeys(call.module for _, call in first.attentions):
+        if module is None or isinstance(module, nn.MultiheadAttention):
+            continue
+        inside = [("", module), *((f"{name}.", inner) for name, inner in module.named_modules() if inner not in ran)]
+        own = {
+            f"{prefix}{name}": tensor
+            for prefix, inner in inside
+            for name, tensor in (*inner.named_parameters(recurse=False), *inner.named_buffers(recurse=False))
+        }
+        if any(isinstance(tensor, nn.Parameter) and tensor.ndim > 1 for tensor in own.values()):
+            follow(module, [name for name, tensor in own.items() if tensor.is_floating_point()])
+    followed = [module for module in network.modules() if is_followed(module)]
+    if followed:
+        with learning(), apart(network), without_cache(network):
+            network(**copied(given))
+    return any(raw_projections(module) for module in followed)
 
 
 def with_fixed_factors(

@@ -17,7 +17,7 @@ from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import turned
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
-from tokendynamics.pretrained.network import at_least_single
+from tokendynamics.pretrained.network import at_least_single, submodule
 
 TRUSTED = 1e-5
 """Largest relative error of an attention recomputed from its factors, in float32: more is a wrong layout."""
@@ -160,4 +160,4 @@ def _detached(tensor: Tensor | None) -> Tensor | None:
 
 def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
     """Return what reads the parts of a layout from the modules of a live block."""
-    return lambda part: affine_of(block.get_submodule(part.module), part.does)
+    return lambda part: affine_of(submodule(block, part.module), part.does)

@@ -16,6 +16,7 @@ from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, state_o
 from tokendynamics.pretrained.discovery._maps import as_read, by_token
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
+from tokendynamics.pretrained.network import submodule
 
 Mixing: TypeAlias = Literal["none", "earlier tokens", "all tokens"]
 """Which other tokens act on a token inside a block."""
@@ -125,7 +126,7 @@ def acts_on(block: ModuleCall, source: str, target: str) -> bool | None:
 
     with Hooks() as hooks:
         try:
-            modules = [block.module.get_submodule(name.removeprefix(prefix)) for name in (source, target)]
+            modules = [submodule(block.module, name.removeprefix(prefix)) for name in (source, target)]
         except AttributeError:
             return None
         hooks.after(modules[0], change)
@@ -169,7 +170,7 @@ def acts_besides(block: ModuleCall, attention: str, target: str) -> Literal["not
         states[:, token] = other_states(x[:, token]) + x.std()
     with Hooks() as hooks:
         for name, act in ((attention, hold), (target, lambda states: given.append(states.clone()))):
-            hooks.after(block.module.get_submodule(name.removeprefix(prefix)), act)
+            hooks.after(submodule(block.module, name.removeprefix(prefix)), act)
         outputs = _outputs(block, several)
     if outputs is None or len(given) != len(several) or any(states.shape != x.shape for states in given):
         return "other tokens"
@@ -211,8 +212,8 @@ def take_tokens_apart(block: ModuleCall, modules: Sequence[str]) -> bool:
 
     with Hooks() as hooks:
         for name in modules:
-            hooks.before(block.module.get_submodule(name), change)
-            hooks.after(block.module.get_submodule(name), partial(compare, name))
+            hooks.before(submodule(block.module, name), change)
+            hooks.after(submodule(block.module, name), partial(compare, name))
         usual = _outputs(block, [x])
         changing.append(True)
         outputs = None if usual is None or any(mixing) else _outputs(block, [x])

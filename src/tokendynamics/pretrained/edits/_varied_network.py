@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.pretrained._raw_projections import RawProjection
 from tokendynamics.pretrained._remedied_network import (
     attach,
     check_implementation,
@@ -288,6 +289,7 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
     gates = variant.gates_of(existing_parts(layout, name), name)
     head_gates = variant.head_gates_of(existing_heads(layout), name)
     factors: dict[str, float | list[float]] = {}
+    former = {id(parameter): parameter.data_ptr() for parameter in network.parameters()}
     with ExitStack() as stack:
         for number, (block, layer) in enumerate(zip(layout.blocks, layout.layers, strict=True)):
             of_parts, of_heads = gates[number].tolist(), head_gates[number].tolist()
@@ -303,6 +305,14 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
                     _scale(module, layer, part, gate, dim, f"{name}: {part} of layer {number + 1}", stack)
             if any(gate != 1 for gate in of_heads):
                 _scale_columns(module, layer, head_gates[number], f"{name}: heads of layer {number + 1}", stack)
+        places: dict[int, list[str]] = {}
+        for label, parameter in network.named_parameters(remove_duplicate=False):
+            if parameter.data_ptr() != former[id(parameter)]:
+                places.setdefault(id(parameter), []).append(label)
+        for labels in places.values():
+            if labels[1:]:
+                came = f"one that is {' and '.join(labels)}"
+                raise CheckpointError(name, "a parameter of its own for each gate", came)
         yield
 
 
@@ -318,7 +328,7 @@ def _scale(
         raise CheckpointError(where, "one module that writes to the residual stream", came)
     norm = residual.attention_norm if part == "attention" else residual.feed_forward_norm
     ending, above, leaves = residual.kind == "added" and norm is not None, 0.0, ("weight", "bias")
-    module = block.get_submodule(norm if ending and norm is not None else _writer(block, layout, part, dim, where))
+    module = submodule(block, norm if ending and norm is not None else _writer(block, layout, part, dim, where))
     if ending:
         x = torch.randn(3, 5, dim, generator=torch.Generator().manual_seed(0)).to(next(module.parameters()))
         with torch.no_grad():
@@ -326,6 +336,9 @@ def _scale(
         if kind is None:
             raise CheckpointError(type(module).__name__, "an RMS norm or a LayerNorm", "another one")
         above, leaves = gate - 1 if kind.gain == "1 + weight" else 0.0, (kind.parameter, kind.bias_parameter)
+    if isinstance(module, RawProjection):
+        module.scale(gate, stack, where)
+        return
     for leaf, added in zip(leaves, (above, 0.0), strict=True):
         parameter = getattr(module, leaf, None)
         if isinstance(parameter, Tensor):
@@ -340,7 +353,12 @@ def _scale_columns(
     attention = layout.attention
     if attention is None or isinstance(attention.output[1], Probed) or attention.output[1] == "heads":
         raise CheckpointError(where, "an output projection that is a matrix", layout.problem or "another map")
-    weight = block.get_submodule(attention.output[0]).get_parameter("weight")
+    projection = submodule(block, attention.output[0])
+    if isinstance(projection, RawProjection):
+        by_feature = gates[: attention.heads].repeat_interleave(attention.d_value)
+        projection.scale(by_feature, stack, where, bias=False)
+        return
+    weight = projection.get_parameter("weight")
     columns = gates[: attention.heads].repeat_interleave(attention.d_value).to(weight)
     stack.callback(setattr, weight, "data", weight.data)
     weight.data = weight.data * (columns if attention.output[1] == "out x in" else columns[:, None])

@@ -120,11 +120,11 @@ class GatedNetwork(Hooks):
             of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
             for part, names_of_part in enumerate(layer.modules_of_parts):
                 for module in names_of_part:
-                    of_module.setdefault(block.get_submodule(module), []).append(part)
+                    of_module.setdefault(submodule(block, module), []).append(part)
             for module, parts in of_module.items():
                 self.after(module, partial(self._gated, module, parts))
             if layer.attention is not None:
-                projection, heads = block.get_submodule(layer.attention.output[0]), layer.attention.heads
+                projection, heads = submodule(block, layer.attention.output[0]), layer.attention.heads
                 hook = self.after if layer.attention.output[1] == "heads" else self.before
                 hook(projection, partial(self._heads_gated, heads, layer.attention.d_value))
             self.after_block(block, layer.sites, self._leave)

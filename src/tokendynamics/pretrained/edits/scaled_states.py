@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._raw_projections import raw_projections
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._maps import as_read, bias_of, by_token
 from tokendynamics.pretrained.discovery.interface import multiplied_logits
@@ -79,13 +80,16 @@ class ScaledBlocks(Hooks):
             # Before the gates, which may stand on the same module.
             probed = {} if layer.attention is None else layer.attention.probed
             for inner, width in probed.items():
-                module = block.get_submodule(inner)
+                module = submodule(block, inner)
                 hook = partial(self._divide_bias_of, bias_of(module, width))
                 self.callback(module.register_forward_hook(hook, prepend=True).remove)
-            within = {part for inner in probed for part in block.get_submodule(inner).modules()}
+            within = {part for inner in probed for part in submodule(block, inner).modules()}
             for module in block.modules():
                 if module not in within and is_linear_map(module) and getattr(module, "bias", None) is not None:
                     self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
+            for projection in (one for module in block.modules() for one in raw_projections(module)):
+                if projection.is_biased:
+                    self.callback(projection.register_forward_hook(self._divide_bias, prepend=True).remove)
             self.after_block(block, layer.sites, self._rescaled)
         if self._layout.final_norm is not None:
             self.before(submodule(self._network, self._layout.end), self._before_norm)

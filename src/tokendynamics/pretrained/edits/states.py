@@ -583,7 +583,7 @@ class StateWatch(Hooks):
         if residual.after_attention is None:
             return
         name, side = residual.after_attention
-        module, known = block.get_submodule(name), residual.attention_factor
+        module, known = submodule(block, name), residual.attention_factor
         if side == "sum" and known is None:
             return  # what is added is not seen
         factor = 1.0 if known is None else known
