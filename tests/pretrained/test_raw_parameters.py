@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tokendynamics as td
-from pretrained.test_own_code import DIM, HEADS, SmallGPT, loaded
-from tokendynamics.numerics import CheckpointError
+from pretrained.test_own_code import DIM, HEADS
+from tokendynamics.numerics import AttentionFactorsError
 
 WIDTH, WIDE, LAYERS, WORDS = DIM // HEADS, 40, 3, 61
 IDS = torch.randint(0, WORDS, (6, 7), generator=torch.Generator().manual_seed(2))
@@ -196,6 +196,7 @@ def load(network: nn.Module) -> Any:
     return td.load(network, inputs=IDS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [False, True])
 def test_audit_and_heads_are_those_of_the_same_encoder_of_pytorch(first: bool) -> None:
     raw = stack_of(first=first)
@@ -221,9 +222,119 @@ def test_three_ways_to_write_one_network_have_one_verdict() -> None:
     assert td.compare(*(load(network) for network in networks[:2]), texts=IDS) is not None
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [FORMS[0], *(pytest.param(form, marks=pytest.mark.long) for form in FORMS[1:])])
 def test_every_form_of_a_product_gives_the_same_audit(form: str) -> None:
     raw = stack_of()
     other = stack_of(form)
     torch.testing.assert_close(other(IDS), raw(IDS))
-    assert_equal(td.audit(load(other)), td.audit(load(raw)))
+    assert_equal(td.audit(load(other)), td.audit(load(Encoder(raw))))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["einsum", "fused", "transposed"])
+def test_gates_are_those_of_weights_that_are_edited_by_hand(form: str) -> None:
+    raw = stack_of(form, first=True)
+    states = raw(IDS)
+    edited = copy.deepcopy(raw)
+    edited.blocks[1].attention.W_O.data[1] = 0.0
+    edited.blocks[2].attention.W_O.data *= 0.5
+    edited.blocks[2].attention.b_O.data *= 0.5
+    ckpt = load(raw).under({"layer 2 head 1": 0.0, "layer 3 attention": 0.5})
+    assert_equal(td.trace(ckpt, IDS), td.trace(load(edited), IDS))
+    assert torch.equal(raw(IDS), states)
+
+
+class Special(Raw):
+    """Attention whose output projection or queries are made in another way."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__("einsum")
+        self.kind = kind
+        self.down, self.up = nn.Parameter(0.2 * torch.randn(DIM, 2)), nn.Parameter(0.2 * torch.randn(2, WIDTH))
+        self.places = nn.Parameter(torch.randn(16, WIDTH))
+
+    def projected(self, x: Tensor) -> list[Tensor]:
+        q, k, v = super().projected(x)
+        if self.kind == "low rank":
+            q = torch.einsum("bnd,hdk->bhnk", x, self.W_Q + self.down @ self.up) + self.b_Q
+        elif self.kind == "softplus":
+            q = torch.einsum("bnd,hdk->bhnk", x, functional.softplus(self.W_Q)) + self.b_Q
+        elif self.kind == "one for queries and keys":
+            k = torch.einsum("bnd,hdk->bhnk", x, self.W_Q) + self.b_K
+        elif self.kind == "by input":
+            q = torch.einsum("bnd,hdk->bhnk", x, self.W_Q * (1 + x[0, 0, 0]))
+        elif self.kind == "by place":
+            q = torch.einsum("bnd,hdk->bhnk", x, self.W_Q) + self.places[: x.shape[1]]
+        elif self.kind == "in place":
+            q = torch.einsum("bnd,hdk->bhnk", x, self.W_Q)
+            q += self.b_Q
+        elif self.kind == "less":
+            k = torch.einsum("bnd,hdk->bhnk", x, self.W_K) - self.b_K
+        return [q, k, v]
+
+
+def special_of(kind: str) -> Any:
+    network = stack_of(first=True)
+    for block in network.blocks:
+        attention = Special(kind).double()
+        attention.load_state_dict(block.attention.state_dict(), strict=False)
+        block.attention = attention
+    return network
+
+
+def plain_of(network: Any) -> Any:
+    """Return a network with the same queries and keys by parameters of their own."""
+    other = stack_of(first=True)
+    for block, special in zip(other.blocks, (block.attention for block in network.blocks), strict=True):
+        attention = block.attention
+        if special.kind == "low rank":
+            attention.W_Q.data = (special.W_Q + special.down @ special.up).detach()
+        elif special.kind == "softplus":
+            attention.W_Q.data = functional.softplus(special.W_Q.detach())
+        elif special.kind == "one for queries and keys":
+            attention.W_K.data = special.W_Q.detach().clone()
+        elif special.kind == "less":
+            attention.b_K.data = -special.b_K.detach()
+    return other
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("made", ["low rank", "softplus", "one for queries and keys", "in place", "less"])
+def test_a_matrix_that_is_computed_or_used_twice_is_audited_as_it_acts(made: str) -> None:
+    network = special_of(made)
+    other = plain_of(network)
+    torch.testing.assert_close(network(IDS), other(IDS))
+    assert_equal(td.audit(load(network)), td.audit(load(other)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("made", ["by input", "by place"])
+def test_a_matrix_or_a_bias_that_depends_on_the_token_is_refused(made: str) -> None:
+    ckpt = load(special_of(made))
+    problems = {layer.problem for layer in ckpt.layout.layers}
+    assert "" not in problems
+    assert not any("only projections that are modules" in problem for problem in problems)
+    with pytest.raises(AttentionFactorsError):
+        td.audit(ckpt)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["module", "parameter"])
+def test_one_output_map_for_every_head_is_no_output_projection(form: str) -> None:
+    """It reads each head by itself, and what it gives is added up over the heads."""
+
+    class Shared(Raw):
+        def __init__(self) -> None:
+            super().__init__("einsum")
+            self.out, self.w_out = nn.Linear(WIDTH, DIM, bias=False), nn.Parameter(torch.randn(WIDTH, DIM))
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.projected(x)
+            heads = (q @ k.mT).softmax(dim=-1) @ v
+            return (self.out(heads) if form == "module" else heads @ self.w_out).sum(dim=1)
+
+    network = stack_of(first=True)
+    for block in network.blocks:
+        block.attention = Shared().double()
+    (words,) = {layer.problem for layer in load(network).layout.layers}
+    assert words == "no module reads the heads' outputs alone, unchanged and one head after the other"

@@ -226,6 +226,10 @@ class RawProjection(nn.Module):
         vars(self).update(added=bias, places=chosen, sign=sign)
         return True
 
+    def adds(self, bias: _Expression, sign: float) -> bool:
+        """Whether this vector with this factor is added to what is given."""
+        return vars(self)["sign"] == sign and _form(vars(self)["added"]) == _form(bias)
+
     @property
     def is_biased(self) -> bool:
         """Whether a vector is added."""
@@ -540,16 +544,18 @@ class _Following(TorchFunctionMode):
 
     def _learn_bias(self, given: _Given, bias: _Expression, value: Tensor, output: Tensor, sign: float) -> None:
         """Find that a vector is added to all or some of the outputs of a projection."""
-        projection, product = given.projection, given.product
+        product = given.product
         places = given.shaped(_feature_places(product.axes, given.y))
         if output.shape != places.shape:
             return
         rows = _rows_of(given)
-        if rows is not None:
-            made = (self._module, self._new_name(product), product.held, product.axes, rows)
-            known = (one for one in self._projections.values() if one.is_of(product, rows))
-            projection, places = next(known, RawProjection(*made)), torch.searchsorted(rows, places)
-        if not projection.is_biased and projection.add(bias, value, places, sign):
+        places = places if rows is None else torch.searchsorted(rows, places)
+        alike = [one for one in self._projections.values() if one.is_of(product, rows)]
+        if any(one.adds(bias, sign) for one in alike):
+            return
+        made = (self._module, self._new_name(product), product.held, product.axes, rows)
+        projection = next((one for one in alike if not one.is_biased), None) or RawProjection(*made)
+        if projection.add(bias, value, places, sign):
             self._projections[projection.name] = projection
 
     def _added(self, name: str, output: Tensor, tensors: Sequence[Tensor], marks: Sequence[Any]) -> Tensor:
@@ -565,7 +571,7 @@ class _Following(TorchFunctionMode):
         alike = [one for one in self._projections.values() if _has_hooks(one) and one.is_biased]
         rows = _rows_of(given) if any(vars(one)["rows"] is not None for one in alike) else None
         for projection in alike:
-            same = projection.is_of(given.product, rows) and _form(vars(projection)["added"]) == _form(bias)
+            same = projection.is_of(given.product, rows) and projection.adds(bias, -1.0 if negative else 1.0)
             if same and given.product.added is None:
                 other = _Given(projection, given.product, given.y, given.steps)
                 return self._called_as_module(other, output, given.product.run, projection.bias)

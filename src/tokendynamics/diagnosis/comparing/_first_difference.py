@@ -535,4 +535,5 @@ def _attention_modules(layout: BlockLayout) -> list[str]:
 
 
 def _inside(tensor: str, modules: list[str] | tuple[str, ...]) -> bool:
-    return any(tensor.startswith(f"{module}.") for module in modules)
+    # What is no module is named as its parameter is, with a number where that has several.
+    return any(f"{tensor}.".startswith(f"{module.partition('#')[0]}.") for module in modules)

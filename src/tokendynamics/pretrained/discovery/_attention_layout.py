@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from tokendynamics.pretrained._raw_projections import raw_projections
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError, Part, Tracer, evaluated
 from tokendynamics.pretrained.discovery._maps import Norm, axes_of_places
@@ -156,8 +157,9 @@ def _traced(
     try:
         parts = {name: _parts(tracer, name, given[name], attention, attending) for name in _FACTORS}
     except LayoutNotFoundError as problem:
-        if raw := _raw_matrix(attending.module, start, given):
-            words = "and only projections that are modules are read: put it into an nn.Linear"
+        followed = bool(raw_projections(attending.module))
+        if not followed and (raw := _raw_matrix(attending.module, start, given)):
+            words = "which is read of a network in memory alone: pass the network itself"
             raise LayoutNotFoundError(f"its parameter {raw[1]} gives its {raw[0]}, {words}") from problem
         if all(map(_of_one_norm, (attention.query, attention.key))):
             words = "its queries and keys are divided by their norms outside of a module, as in attention by cosines"

@@ -41,8 +41,8 @@ def output_projection(
     batch, tokens = wanted.shape[:2]
     for call in sorted(calls, key=lambda candidate: -candidate.end):
         x = as_features(call.x, batch, tokens) if time < call.start and call.end <= block.end else None
-        if x is None or x.shape != wanted.shape:
-            continue
+        if x is None or call.x is None or x.shape != wanted.shape or call.x.shape[-1] != wanted.shape[-1]:
+            continue  # also what maps the outputs of each head by itself
         # From the last on: what gives a gate may read the heads' outputs as well.
         plain = relative_error(x, wanted) < TRUSTED
         before = [other for other in calls if block.start < other.start and other.end < call.start]
