@@ -303,6 +303,9 @@ _followed: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
 
 _LEARNING: ContextVar[bool] = ContextVar("_LEARNING", default=False)
 
+_RECORDING: ContextVar[bool] = ContextVar("_RECORDING", default=False)
+"""Whether projections may be absent from a pass although there are hooks on them."""
+
 
 def raw_projections(module: nn.Module) -> list[RawProjection]:
     """Return the maps that a module computes with parameters of its own; empty where none were learned."""
@@ -339,6 +342,16 @@ def learning() -> Iterator[None]:
         yield
     finally:
         _LEARNING.reset(token)
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Let passes of this thread inside the block run without some of the projections on which hooks are."""
+    token = _RECORDING.set(True)
+    try:
+        yield
+    finally:
+        _RECORDING.reset(token)
 
 
 def follow(module: nn.Module, names: Collection[str]) -> None:
@@ -404,7 +417,7 @@ class _Following(TorchFunctionMode):
             CheckpointError: It names it.
         """
         for name, projection in self._projections.items():
-            if not self._learns and name not in self._called and _has_hooks(projection):
+            if not self._learns and not _RECORDING.get() and name not in self._called and _has_hooks(projection):
                 came = f"one in which its parameter {name} does something else than where it was found"
                 raise CheckpointError(
                     type(self._module).__name__, "a pass like that in which its layout was found", came

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.pretrained._raw_projections import raw_projections
+from tokendynamics.pretrained._raw_projections import raw_projections, recording
 from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery._functions import NOT_FOLLOWED
 from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of
@@ -417,7 +417,7 @@ def record(
     """
     with _Recorder(network, noise, generator) as recorder, torch.no_grad(), silenced(), without_cache(network):
         watch = watching(network, recorder.attention, of_w=True, lost=recorder.lost)
-        with watch, as_before(network), ids_checked(network, inputs):
+        with watch, as_before(network), ids_checked(network, inputs), recording():
             network(**copied(inputs))
         return recorder.found.with_heads_joined()
 
