@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 import tokendynamics as td
 from pretrained.test_own_code import DIM, HEADS
-from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 
 WIDTH, WIDE, LAYERS, WORDS = DIM // HEADS, 40, 3, 61
 IDS = torch.randint(0, WORDS, (6, 7), generator=torch.Generator().manual_seed(2))
@@ -338,3 +339,109 @@ def test_one_output_map_for_every_head_is_no_output_projection(form: str) -> Non
         block.attention = Shared().double()
     (words,) = {layer.problem for layer in load(network).layout.layers}
     assert words == "no module reads the heads' outputs alone, unchanged and one head after the other"
+
+
+class Whole(Raw):
+    """A block whose feed-forward part has parameters of its own as well."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__("einsum")
+        self.first = first
+        self.w_in, self.b_in = nn.Parameter(0.2 * torch.randn(DIM, WIDE)), nn.Parameter(0.2 * torch.randn(WIDE))
+        self.w_out, self.b_out = nn.Parameter(0.2 * torch.randn(WIDE, DIM)), nn.Parameter(0.2 * torch.randn(DIM))
+        self.norm1, self.norm2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        attend = super().forward
+        if self.first:
+            x = x + attend(self.norm1(x))
+            return x + self.wide(self.norm2(x))
+        x = self.norm1(x + attend(x))
+        return self.norm2(x + self.wide(x))
+
+    def wide(self, x: Tensor) -> Tensor:
+        return functional.relu(x @ self.w_in + self.b_in) @ self.w_out + self.b_out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", [False, True])
+def test_a_block_with_parameters_alone_has_both_its_parts(first: bool) -> None:
+    network, other = stack_of(first=first), stack_of(first=first)
+    network.blocks = nn.ModuleList(Whole(first).double() for _ in range(LAYERS))
+    for block, whole in zip(other.blocks, network.blocks, strict=True):
+        block.attention.load_state_dict(whole.state_dict(), strict=False)
+        values = (whole.w_in.mT, whole.b_in, whole.w_out.mT, whole.b_out)
+        block.mlp.load_state_dict(dict(zip(("0.weight", "0.bias", "2.weight", "2.bias"), values, strict=True)))
+        block.norm1, block.norm2 = whole.norm1, whole.norm2
+    torch.testing.assert_close(network(IDS), other(IDS))
+    ckpt, by_modules = load(network), load(other)
+    assert ckpt.layout.layers[0].parts == ("W_O", "w_out")
+    assert_equal(td.audit(ckpt), td.audit(by_modules))
+    for changes in ({"layer 2 head 1": 0.0}, {"layer 1 attention": 0.5, "layer 3 feed_forward": 0.0}):
+        assert_equal(td.what_if(ckpt, IDS, changes), td.what_if(by_modules, IDS, changes))
+
+
+class Tied(Raw):
+    """The values' matrix is that of the output as well."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.projected(x)
+        heads = (q @ k.mT / WIDTH**0.5).softmax(dim=-1) @ v
+        return torch.einsum("bhnk,hdk->bnd", heads, self.W_V) + self.b_O
+
+
+def tied_of() -> Any:
+    network = stack_of(first=True)
+    for block in network.blocks:
+        attention = Tied("einsum").double()
+        attention.load_state_dict(block.attention.state_dict())
+        block.attention = attention
+    return network
+
+
+@pytest.mark.long
+def test_a_gate_on_a_head_leaves_its_values_where_their_matrix_is_the_same() -> None:
+    network, other = tied_of(), stack_of(first=True)
+    for block, tied in zip(other.blocks, network.blocks, strict=True):
+        block.attention.W_O.data = tied.attention.W_V.detach().mT.clone()
+    torch.testing.assert_close(network(IDS), other(IDS))
+    assert_equal(td.audit(load(network)), td.audit(load(other)))
+    changes = {"layer 2 head 1": 0.0}
+    assert_equal(td.what_if(load(network), IDS, changes), td.what_if(load(other), IDS, changes))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_is_saved_is_the_variant_or_is_refused(tied: bool, tmp_path: Path) -> None:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    class Config(PretrainedConfig):
+        model_type = "raw-attention"
+
+    class Network(PreTrainedModel):
+        config_class = Config
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.stack = (tied_of() if tied else stack_of(first=True)).float()
+            self.post_init()
+
+        def _init_weights(self, module: nn.Module) -> None:
+            pass
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return self.stack(input_ids)
+
+    network: Any = Network(Config()).eval()
+    before = network(IDS)
+    ckpt = td.load(network, inputs=IDS).under({"layer 2 head 1": 0.0, "layer 3 attention": 0.5})
+    if tied:
+        with pytest.raises(CheckpointError, match="W_V, or shares it with another projection"):
+            ckpt.save(tmp_path / "changed")
+    else:
+        ckpt.save(tmp_path / "changed")
+        states = ckpt.states({"input_ids": IDS[:1]}).feed_forward[-1]
+        again: Any = Network.from_pretrained(tmp_path / "changed").eval()
+        torch.testing.assert_close(again(IDS[:1]).reshape(states.shape), states)
+        assert float((again(IDS) - before).detach().abs().max()) > 1e-2
+    assert torch.equal(network(IDS), before)

@@ -502,11 +502,11 @@ class _Following(TorchFunctionMode):
         return func(*args, **named)
 
     def _product(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> _Product | None:
-        """Return the product of states with an expression that a function is; None where it is none."""
-        found = _operands(name, args, named)
-        if found is None:
+        """Return the product of states with an expression that a function is; None for any other function."""
+        operands = _operands(name, args, named)
+        if operands is None:
             return None
-        (first, second), axes_of, bias = found
+        (first, second), axes_of, bias = operands
         marks = [self._of(tensor) for tensor in (first, second)]
         places = [place for place, mark in enumerate(marks) if isinstance(mark, _Leaf | _Applied)]
         added = None if bias is None else self._of(bias)

@@ -209,13 +209,13 @@ def _follows_parameters(network: nn.Module, given: Mapping[str, Any], first: Pas
         if module is None or isinstance(module, nn.MultiheadAttention):
             continue
         inside = [("", module), *((f"{name}.", inner) for name, inner in module.named_modules() if inner not in ran)]
-        own = {
+        tensors = {
             f"{prefix}{name}": tensor
             for prefix, inner in inside
             for name, tensor in (*inner.named_parameters(recurse=False), *inner.named_buffers(recurse=False))
         }
-        if any(isinstance(tensor, nn.Parameter) and tensor.ndim > 1 for tensor in own.values()):
-            follow(module, [name for name, tensor in own.items() if tensor.is_floating_point()])
+        if any(isinstance(tensor, nn.Parameter) and tensor.ndim > 1 for tensor in tensors.values()):
+            follow(module, [name for name, tensor in tensors.items() if tensor.is_floating_point()])
     followed = [module for module in network.modules() if is_followed(module)]
     if followed:
         with learning(), apart(network), without_cache(network):
