@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -295,3 +296,15 @@ def test_files_hold_every_digit_and_the_dataset_gives_the_same_result(
     with pytest.raises(ArgumentValueError, match=r"runs\.csv"):
         result.save(tmp_path / "out")
     result.save(tmp_path / "out", overwrite=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [b'{"runs": ["\xa0"]}', b'{"runs": ', b"[]"])
+def test_a_manifest_that_is_damaged_is_named_and_written_anew(content: bytes, store: Path, client: Client) -> None:
+    """It ended in a UnicodeDecodeError, or later, when the page was drawn."""
+    study(PLAN, store, client)
+    (store / "manifest.json").write_bytes(content)
+    with pytest.raises(ArgumentValueError, match=re.escape(str(store / "manifest.json"))):
+        open_study(store)
+    study(PLAN, store, client, resume=True)
+    assert open_study(store).manifest["runs"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain, write_json
 from tokendynamics.provenance.owned import MANIFEST
+from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import check_free, whole_folder
 from tokendynamics.results import Result
 from tokendynamics.sweeps.study._plan import StudyPlan
@@ -328,7 +330,6 @@ def dataset_of(plan: StudyPlan, place: Path) -> xr.Dataset:
         for arm, rate in rates.items()
     ]
     measure, runs = plan.measure, ("arm", "seed")
-    manifest = place / MANIFEST
     dataset = xr.Dataset(
         {
             "measure": (runs, _by_run(rows, lambda run: measured(run, "test", measure))),
@@ -348,10 +349,19 @@ def dataset_of(plan: StudyPlan, place: Path) -> xr.Dataset:
             "confidence": plan.tables.study.confidence,
             "claims": json.dumps(plan.identity()["claims"]),
             "specification": plan.source.text,
-            "manifest": manifest.read_text(encoding="utf-8") if manifest.is_file() else "{}",
+            "manifest": _recorded(place / MANIFEST),
         },
     )
     return dataset.merge(_over_steps(rows, measure)).merge(_over_layers(rows)).merge(_tuning(plan, place))
+
+
+def _recorded(path: Path) -> str:
+    """Return the manifest of a study as JSON; one that cannot be read is refused, and written anew by --resume."""
+    if not os.path.lexists(path):
+        return "{}"
+    if not isinstance(read_json(path, "store"), dict):
+        raise ArgumentValueError("store", "the manifest of a study", f"another one at {path}", "resume the study")
+    return path.read_text(encoding="utf-8")
 
 
 def _by_run(rows: Rows, value: Callable[[Ended], float]) -> np.ndarray:
