@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -81,8 +82,23 @@ def test_what_cannot_be_drawn_is_an_error_of_the_page() -> None:
 @pytest.mark.usefixtures("anew")
 def test_a_process_that_cannot_be_started_is_an_error_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(PageError, match="got none that starts"):
+    with pytest.raises(PageError, match=r"got none that starts .*let /no/such/python be run") as refused:
         svg_of(CHART)
+    assert "ulimit" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("anew")
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EMFILE, errno.EACCES])
+def test_limits_are_named_where_they_keep_the_process_from_starting(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with pytest.raises(PageError, match="got none that starts") as raised:
+        svg_of(CHART)
+    assert ("ulimit" in str(raised.value)) == (number != errno.EACCES)
 
 
 COMMANDS = {

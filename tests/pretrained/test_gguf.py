@@ -130,6 +130,29 @@ def test_shards_that_cannot_be_joined_for_lack_of_room_are_one_line(
         load(tmp_path / "parts-00001-of-00003.gguf", cache=tmp_path / "cache")
 
 
+def test_shards_that_cannot_be_joined_under_a_limit_of_file_size_name_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was called a full disk."""
+    resource = pytest.importorskip("resource")
+    write_gguf(tmp_path / "parts.gguf", most_tensors=8)
+    real, former = gguf_shards._join, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def cut(shards: list[Path], target: Path) -> None:
+        real(shards, target)
+        os.truncate(target, 3000)  # as where the last write fails while the file is closed
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, former[1]))
+
+    monkeypatch.setattr(gguf_shards, "_join", cut)
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"got .*File too large; raise the limit of a file's size \(ulimit -f"
+        ):
+            load(tmp_path / "parts-00001-of-00003.gguf", cache=tmp_path / "cache")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
 def _saved(path: Path, cache: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 

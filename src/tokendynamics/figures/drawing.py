@@ -53,7 +53,7 @@ class _Charts:
         if self._process is None:
             package = find_spec("vl_convert")
             if package is None or package.origin is None:
-                raise _undrawn("no package vl_convert")
+                raise _undrawn("no package vl_convert", "its data are complete; install vl-convert-python to draw it")
             # Without -P the folder of the program would hide modules of the standard library.
             arguments = [sys.executable, "-P", str(_PROGRAM), str(Path(package.origin).parents[1])]
             try:
@@ -65,7 +65,9 @@ class _Charts:
                     creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
                 )
             except (OSError, ValueError, MemoryError) as error:
-                raise _undrawn(f"none that starts ({error})") from error
+                denied = isinstance(error, PermissionError | FileNotFoundError)
+                advice = f"its data are complete; let {sys.executable} be run to draw it" if denied else _ADVICE
+                raise _undrawn(f"none that starts ({error})", advice) from error
         return self._process
 
     def close(self, *, at_once: bool = False) -> None:
@@ -119,8 +121,8 @@ def svg_of(specification: Mapping[str, Any]) -> str:
         return charts.svg(specification)
 
 
-def _undrawn(came: str) -> PageError:
-    return PageError("page", "a process that draws its charts", came, _ADVICE)
+def _undrawn(came: str, advice: str = _ADVICE) -> PageError:
+    return PageError("page", "a process that draws its charts", came, advice)
 
 
 def _ending(code: int | None) -> str:

@@ -244,6 +244,9 @@ def name_of(path: Path) -> str:
     return path.stem if match is None else match["name"]
 
 
+_BLOCK = 4096
+
+
 @contextmanager
 def joined(shards: list[Path], folder: Path) -> Iterator[Path]:
     """Give one file with all tensors, and the first shard's metadata; written below `folder`, and removed after.
@@ -264,6 +267,8 @@ def joined(shards: list[Path], folder: Path) -> Iterator[Path]:
         try:
             read_part(target)
         except CheckpointError as error:  # every shard is complete: what is missing was not written
+            with target.open("ab") as file:  # a limit of file size is an error of its own
+                file.write(bytes(_BLOCK))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
         yield target
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import re
@@ -93,6 +94,9 @@ def _stamp(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
+_CACHE_ADVICE = "set TOKENDYNAMICS_CACHE to a folder with enough space"
+
+
 def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
     """Return the folder of safetensors that holds the weights and the tokenizer of a GGUF file.
 
@@ -123,7 +127,8 @@ def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
             tokenizer.save_pretrained(folder)
     except OSError as error:  # reading errors are typed already, and a full disk is an OSError in every case
         came = in_short(error)
-        advice = "set TOKENDYNAMICS_CACHE to a folder with enough space"
+        limited = os.strerror(errno.EFBIG).lower() in str(error).lower()
+        advice = "raise the limit of a file's size (ulimit -f)" if limited else _CACHE_ADVICE
         raise CheckpointError(str(target), "a cache folder to write to", came, advice) from error
     report(1.0, 1.0, what)
     return target
