@@ -314,3 +314,13 @@ def test_words_are_numbered_as_the_tokenizer_beside_the_weights_numbers_them(tmp
     assert task.vocabulary[0] == "<eos>"
     counts = np.bincount(task.training._tokens, minlength=len(task.vocabulary))
     assert (np.diff(counts[:-1]) <= 0).all()  # by falling frequency; the last is <unk>, which does not occur
+
+
+def test_a_text_of_one_long_line_is_refused_as_words_with_the_longest_length(tmp_path: Path) -> None:
+    """A line of 100 MB took 847 MB, and the complaint was of `cutoffs`."""
+    path = tmp_path / "line.txt"
+    path.write_text("a " * 2_500_000)
+    with pytest.raises(ArgumentValueError, match=r"data: expected lines of at most 4,194,304 characters, got a longer"):
+        Words.of(str(path), {}, seed=0, draws=1)
+    path.write_text("a b\n" * 1000)
+    assert Words.of(str(path), {"context": 8, "evaluation_context": 8}, seed=0, draws=1).vocabulary

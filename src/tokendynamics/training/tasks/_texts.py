@@ -32,6 +32,8 @@ LAYOUT = (
 _OWN_SPLITS = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 _SOURCES = ("python3.*/html/_sources", "python3/html/_sources")
 _LOOKED_AT = 2**16
+_LONGEST_LINE = 2**22
+"""Characters of a line, whose words are in memory together, at some 60 bytes each."""
 """Bytes at the beginning of a file that tell whether it is text."""
 _HEADING = 100
 """Characters of the longest heading: what has more is a paragraph."""
@@ -363,7 +365,8 @@ class Words(TextTask):
         """Return the task on a text.
 
         Raises:
-            ArgumentValueError: No text there, fewer words than one context, or an option that there is not.
+            ArgumentValueError: No text there, fewer words than one context, a line of more than 4,194,304 characters,
+                or an option that there is not.
         """
         from tokendynamics.modules.language_model import vocabulary_of
 
@@ -408,7 +411,13 @@ class _Lines:
         self._content = content
 
     def __iter__(self) -> Iterator[str]:
-        yield from io.TextIOWrapper(io.BytesIO(self._content.tobytes()), encoding="utf-8", errors="replace")
+        text = io.TextIOWrapper(io.BytesIO(self._content.tobytes()), encoding="utf-8", errors="replace")
+        while line := text.readline(_LONGEST_LINE + 1):
+            if len(line) > _LONGEST_LINE:
+                came = f"a longer one in a split of {len(self._content):,} bytes"
+                advice = "break the lines: each is read whole and ends with <eos>"
+                raise ArgumentValueError("data", f"lines of at most {_LONGEST_LINE:,} characters", came, advice)
+            yield line
 
 
 def _encoded(lines: Iterable[str], numbers: Mapping[str, int]) -> np.ndarray:
