@@ -445,3 +445,63 @@ def test_what_is_saved_is_the_variant_or_is_refused(tied: bool, tmp_path: Path) 
         torch.testing.assert_close(again(IDS[:1]).reshape(states.shape), states)
         assert float((again(IDS) - before).detach().abs().max()) > 1e-2
     assert torch.equal(network(IDS), before)
+
+
+class Other(nn.Module):
+    """Causal attention with parameters in other places, or shared by heads."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.by_name = nn.ParameterDict({name: 0.2 * torch.randn(DIM, DIM) for name in "qkvo"})
+        self.q, self.k, self.v = (nn.Linear(DIM, DIM) for _ in range(3))
+        self.one_k, self.one_v = (nn.Parameter(0.2 * torch.randn(DIM, WIDTH)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        p = self.by_name
+        if self.form == "uncalled":
+            several = [functional.linear(x, one.weight, one.bias) for one in (self.q, self.k, self.v)]
+        elif self.form == "features first":
+            several = [(p[name] @ x.mT).mT for name in "qkv"]
+        elif self.form == "one key":
+            several = [x @ p["q"], (x @ self.one_k).repeat(1, 1, HEADS), x @ self.one_v]
+        else:
+            several = [x @ p[name] for name in "qkv"]
+        q, k, v = (part.unflatten(-1, (-1, WIDTH)).transpose(1, 2) for part in several)
+        if self.form == "one value":
+            logits = (q @ k.mT / WIDTH**0.5).masked_fill(torch.ones(*2 * x.shape[1:2], dtype=torch.bool).triu(1), -1e9)
+            heads = logits.softmax(dim=-1) @ (x @ self.one_v)[:, None]
+        else:
+            heads = functional.scaled_dot_product_attention(q, k, v.expand(-1, HEADS, -1, -1), is_causal=True)
+        output = heads.transpose(1, 2).flatten(2) @ p["o"]
+        return output + x @ p["o"] if self.form == "twice" else output
+
+
+def other_of(form: str) -> Any:
+    network = stack_of(first=True)
+    for block in network.blocks:
+        block.attention = Other(form).double()
+    return network
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["by name", "uncalled", "features first", "one key", "one value"])
+def test_parameters_in_other_places_and_shared_keys_are_read(form: str) -> None:
+    """Each audit recomputes the attention; a gate is the edited weight."""
+    network = other_of(form)
+    ckpt = load(network)
+    attention = ckpt.layout.layers[0].attention
+    assert attention.causal
+    assert attention.output[0] == "attention.by_name.o"
+    assert attention.kv_heads == (1 if form == "one key" else HEADS)
+    assert td.audit(ckpt).sizes["head"] == HEADS
+    edited = copy.deepcopy(network)
+    edited.blocks[1].attention.by_name["o"].data[WIDTH : 2 * WIDTH] = 0.0
+    assert_equal(td.trace(ckpt.under({"layer 2 head 1": 0.0}), IDS), td.trace(load(edited), IDS))
+
+
+@pytest.mark.long
+def test_an_output_projection_that_projects_another_tensor_is_refused() -> None:
+    """A gate on a head would act on both."""
+    words = "its parameter attention.by_name.o projects 2 tensors, one of which is the heads' outputs"
+    assert {layer.problem for layer in load(other_of("twice")).layout.layers} == {words}

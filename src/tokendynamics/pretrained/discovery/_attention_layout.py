@@ -264,7 +264,8 @@ def _rotation(
 
 def _key_heads(attention: AttentionCall) -> int:
     """Return how many heads have keys and values of their own, where copies of them stand side by side."""
-    heads = attention.key.shape[1]
+    heads = max(attention.key.shape[1], attention.value.shape[1])
+    attention = attention.sharing(heads)
 
     def shared(tensor: Tensor, copies: int) -> bool:
         groups = tensor.unflatten(1, (-1, copies))

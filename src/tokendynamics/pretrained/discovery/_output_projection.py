@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tokendynamics.pretrained._raw_projections import RawProjection
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError, Storage, matched_columns, stored_how
 from tokendynamics.pretrained.discovery._maps import HEAD_FACTORS, HeadFactor, Norm
@@ -54,6 +55,8 @@ def output_projection(
             if storage is not None:
                 beside = [other for other in calls if gate is None or other.name != gate.name]
                 _check_reads_alone(call, wanted, time, block, beside)
+                if isinstance(call.module, RawProjection):
+                    _check_runs_once(call, block, calls)
                 factor = None if scaled is None else _factor_of(scaled, attention, block, call.name_in(block.name))
                 return OutputProjection(call, storage, gate, norm, factor)
     return _heads_themselves(wanted, time, block, calls)
@@ -87,6 +90,14 @@ def _check_reads_alone(
         if reads and not torch.equal(call.y.flatten(), outputs.flatten()) and stored_how(call) is not None:
             names = " and ".join(one.name_in(block.name) for one in (call, projection))
             raise LayoutNotFoundError(f"two modules read the heads' outputs side by side ({names})")
+
+
+def _check_runs_once(projection: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall]) -> None:
+    """Refuse a parameter that projects something else besides the heads' outputs in the same way: gates act on both."""
+    ran = sum(call.module is projection.module and call.is_inside(block) for call in calls)
+    if ran > 1:
+        name = projection.name_in(block.name)
+        raise LayoutNotFoundError(f"its parameter {name} projects {ran} tensors, one of which is the heads' outputs")
 
 
 def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:

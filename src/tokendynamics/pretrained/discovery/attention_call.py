@@ -319,12 +319,17 @@ class AttentionCall:
         """Return the same with one key and value for all heads that have copies of them.
 
         Args:
-            heads: How many keys and values there are; nothing changes where these are all there are.
+            heads: How many keys and values there are; nothing changes where these are all there are. Where one of both
+                stands there fewer times, it is repeated.
         """
         if self.key.shape[1] == self.value.shape[1] == heads:
             return self
-        key, value = (tensor[:, :: max(1, tensor.shape[1] // heads)] for tensor in (self.key, self.value))
-        return replace(self, key=key, value=value)
+
+        def of_heads(tensor: Tensor) -> Tensor:
+            count = tensor.shape[1]
+            return tensor.repeat_interleave(heads // count, dim=1) if count < heads else tensor[:, :: count // heads]
+
+        return replace(self, key=of_heads(self.key), value=of_heads(self.value))
 
     def in_order(self, order: Sequence[int]) -> AttentionCall:
         """Return the same with its heads in another order, such as that in which a projection reads them.
