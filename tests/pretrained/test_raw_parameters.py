@@ -505,3 +505,15 @@ def test_an_output_projection_that_projects_another_tensor_is_refused() -> None:
     """A gate on a head would act on both."""
     words = "its parameter attention.by_name.o projects 2 tensors, one of which is the heads' outputs"
     assert {layer.problem for layer in load(other_of("twice")).layout.layers} == {words}
+
+
+@pytest.mark.long
+def test_a_pass_without_a_gated_projection_is_refused() -> None:
+    """The layout was found with another output projection."""
+    network = stack_of(first=True)
+    ckpt = load(network).under({"layer 2 head 1": 0.0})
+    for block in network.blocks:
+        block.attention.form = "transposed"
+        block.attention.W_O = nn.Parameter(block.attention.W_O.detach().clone())
+    with pytest.raises(CheckpointError, match="W_O does something else than where it was found"):
+        td.trace(ckpt, IDS)

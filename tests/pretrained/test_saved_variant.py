@@ -121,3 +121,12 @@ def test_a_network_of_ones_own_is_not_saved(tmp_path: Path) -> None:
     ckpt = td.load(Own(), inputs=lambda count: {"x": torch.randn(count, 5, 8)})
     with pytest.raises(CheckpointError, match="a network that transformers can save"):
         ckpt.save(tmp_path / "changed")
+
+
+@pytest.mark.long
+def test_a_projection_that_two_layers_share_is_not_scaled_for_one(tmp_path: Path) -> None:
+    network, _ = network_of("gpt2")
+    network.h[2].attn.c_proj = network.h[1].attn.c_proj
+    ckpt = td.load(network)
+    with pytest.raises(CheckpointError, match=r"h\.1\.attn\.c_proj\.weight and h\.2\.attn\.c_proj\.weight"):
+        ckpt.under({"layer 2 attention": 0.5}).save(tmp_path / "changed")
