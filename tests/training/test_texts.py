@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import tempfile
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.training.tasks._texts import AdjoiningWindows, Bytes, RandomWindows, Words, text_splits
+from tokendynamics.training.tasks import _texts
+from tokendynamics.training.tasks._texts import END, AdjoiningWindows, Bytes, RandomWindows, Words, text_splits
 from training.runs import text
 
 
@@ -316,11 +318,20 @@ def test_words_are_numbered_as_the_tokenizer_beside_the_weights_numbers_them(tmp
     assert (np.diff(counts[:-1]) <= 0).all()  # by falling frequency; the last is <unk>, which does not occur
 
 
-def test_a_text_of_one_long_line_is_refused_as_words_with_the_longest_length(tmp_path: Path) -> None:
-    """A line of 100 MB took 847 MB, and the complaint was of `cutoffs`."""
+@pytest.mark.parametrize(
+    "text", ["a b\nc  d\n\n e", "ab cd ef\r\n gh\u3000ij\n", "abcdefgh ij\n", "a b c d", " a\t b \n "]
+)
+def test_words_are_the_same_in_pieces_of_any_length(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = np.frombuffer(text.encode(), dtype=np.uint8)
+    lines = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+    expected = [word for line in lines for word in [*line.split(), END]]
+    for piece in range(1, 12):
+        monkeypatch.setattr(_texts, "_PIECE", piece)
+        assert list(_texts._WordsOf(content)) == expected
+
+
+def test_a_corpus_of_one_line_is_read_word_by_word(tmp_path: Path) -> None:
     path = tmp_path / "line.txt"
-    path.write_text("a " * 2_500_000)
-    with pytest.raises(ArgumentValueError, match=r"data: expected lines of at most 4,194,304 characters, got a longer"):
-        Words.of(str(path), {}, seed=0, draws=1)
-    path.write_text("a b\n" * 1000)
-    assert Words.of(str(path), {"context": 8, "evaluation_context": 8}, seed=0, draws=1).vocabulary
+    path.write_text("a b " * 400_000)
+    task = Words.of(str(path), {"context": 8, "evaluation_context": 8}, seed=0, draws=1)
+    assert set(task.vocabulary) == {"a", "b", END, "<unk>"}

@@ -140,7 +140,7 @@ def _checked_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> list[int]:
     ends = [0, *numbers, vocab_size]
     if not numbers or any(before >= after for before, after in pairwise(ends)):
         wanted = f"rising numbers of words between 0 and vocab_size = {vocab_size}, or None"
-        raise ArgumentValueError("cutoffs", wanted, numbers)
+        raise ArgumentValueError("cutoffs", wanted, numbers, "with few words None is enough: one softmax over all")
     return numbers
 
 

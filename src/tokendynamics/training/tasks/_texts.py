@@ -32,9 +32,9 @@ LAYOUT = (
 _OWN_SPLITS = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 _SOURCES = ("python3.*/html/_sources", "python3/html/_sources")
 _LOOKED_AT = 2**16
-_LONGEST_LINE = 2**22
-"""Characters of a line, whose words are in memory together, at some 60 bytes each."""
 """Bytes at the beginning of a file that tell whether it is text."""
+_PIECE = 2**20
+"""Characters that are read at once: a corpus may be one line, whose words would take many times its size."""
 _HEADING = 100
 """Characters of the longest heading: what has more is a paragraph."""
 _SPLIT_SEED = 20_261_124
@@ -365,24 +365,20 @@ class Words(TextTask):
         """Return the task on a text.
 
         Raises:
-            ArgumentValueError: No text there, fewer words than one context, a line of more than 4,194,304 characters,
-                or an option that there is not.
+            ArgumentValueError: No text there, fewer words than one context, or an option that there is not.
         """
         from tokendynamics.modules.language_model import vocabulary_of
 
         given = checked_options(options, _WORDS_OPTIONS)
-        lines = {name: _Lines(split) for name, split in text_splits(data, given["held_out"])._asdict().items()}
-        counts: Counter[str] = Counter()
-        for line in lines["training"]:
-            counts.update(line.split())
-            counts[END] += 1
+        words = {name: _WordsOf(split) for name, split in text_splits(data, given["held_out"])._asdict().items()}
+        counts = Counter(words["training"])
         least = given["least"]
         rare = sum(count for count in counts.values() if count < least)
         kept = Counter({word: count for word, count in counts.items() if count >= least})
         kept[UNKNOWN] += rare
         vocabulary = list(vocabulary_of(kept))
         numbers = {word: number for number, word in enumerate(vocabulary)}
-        splits = {name: _encoded(part, numbers) for name, part in lines.items()}
+        splits = {name: _encoded(part, numbers) for name, part in words.items()}
         context, evaluated = given["context"] + 1, given["evaluation_context"] + 1
         check_length(splits, max(context, evaluated), "words", data)
         training = RandomWindows(splits["training"], context, seed=seed, draws=draws)
@@ -404,28 +400,27 @@ class Words(TextTask):
         return word_tokenizer({word: number for number, word in enumerate(self.vocabulary)})
 
 
-class _Lines:
-    """The lines of a text, decoded anew each time; they end where the tokenizer has them end."""
+class _WordsOf:
+    """The words of a text with `END` after each line, decoded anew each time; lines end as those of the tokenizer."""
 
     def __init__(self, content: np.ndarray) -> None:
         self._content = content
 
     def __iter__(self) -> Iterator[str]:
         text = io.TextIOWrapper(io.BytesIO(self._content.tobytes()), encoding="utf-8", errors="replace")
-        while line := text.readline(_LONGEST_LINE + 1):
-            if len(line) > _LONGEST_LINE:
-                came = f"a longer one in a split of {len(self._content):,} bytes"
-                advice = "break the lines: each is read whole and ends with <eos>"
-                raise ArgumentValueError("data", f"lines of at most {_LONGEST_LINE:,} characters", came, advice)
-            yield line
+        start, inside = "", False
+        while piece := text.readline(_PIECE):
+            words, inside = (start + piece).split(), not piece.endswith("\n")
+            start = words.pop() if inside and words and not piece[-1].isspace() else ""
+            yield from words
+            if not inside:
+                yield END
+        if start:
+            yield start
+        if inside:
+            yield END
 
 
-def _encoded(lines: Iterable[str], numbers: Mapping[str, int]) -> np.ndarray:
+def _encoded(words: Iterable[str], numbers: Mapping[str, int]) -> np.ndarray:
     unknown = numbers[UNKNOWN]
-
-    def words() -> Iterator[int]:
-        for line in lines:
-            yield from (numbers.get(word, unknown) for word in line.split())
-            yield numbers[END]
-
-    return np.fromiter(words(), dtype=np.int32)
+    return np.fromiter((numbers.get(word, unknown) for word in words), dtype=np.int32)
