@@ -13,6 +13,7 @@ import click
 from tokendynamics._version import __version__
 from tokendynamics.cli._check import check_command
 from tokendynamics.cli._compare import compare_command
+from tokendynamics.cli._designs import study_command, sweep_command
 from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._explore import explore_command
 from tokendynamics.cli._inspect import inspect_command
@@ -21,8 +22,6 @@ from tokendynamics.cli._interrupted import interrupted_code as _interrupted_code
 from tokendynamics.cli._reference import reference_group as _reference_group
 from tokendynamics.cli._signature import epilog_of as _epilog_of
 from tokendynamics.cli._simulate import simulate_command
-from tokendynamics.cli._study import study_command
-from tokendynamics.cli._sweep import sweep_command
 from tokendynamics.cli._terminal import echo as _echo
 from tokendynamics.cli._terminal import fail as _fail
 from tokendynamics.cli._train import train_command

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tokendynamics.pretrained._raw_projections import WithRawProjections, follow_like, is_followed
+from tokendynamics.pretrained._parameter_products import WithRawProjections
+from tokendynamics.pretrained._raw_projections import follow_like, followed
 
 Projection: TypeAlias = Literal["packed", "query", "key", "value", "key and value"]
 """Which rows of an attention's own projection; "packed" for all of them."""
@@ -427,7 +428,7 @@ def _changes(modules: Sequence[nn.Module]) -> dict[nn.Module, dict[str, Any]]:
         beside = {attention for several in inner if len(several) > 1 for attention in several}
         changes |= {module: change for module in modules if (change := _change_of(module, beside))}
     for module in modules:
-        if is_followed(module):
+        if followed(module) is not None:
             changes.setdefault(module, {})["forward"] = WithRawProjections(module)
     for network in (module for module in modules if module in _hidden) if _hidden else ():
         for name in _hidden[network]:

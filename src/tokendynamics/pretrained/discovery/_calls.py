@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.pretrained._raw_projections import raw_projections, recording
+from tokendynamics.pretrained._parameter_products import recording
+from tokendynamics.pretrained._raw_projections import raw_projections
 from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery._functions import NOT_FOLLOWED
 from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained._parameter_products import learning
 from tokendynamics.pretrained._raw_projections import (
     RawProjection,
     follow,
     follow_like,
-    is_followed,
-    learning,
+    followed,
     raw_projections,
 )
 from tokendynamics.pretrained._torch_attention import (
@@ -216,11 +216,11 @@ def _follows_parameters(network: nn.Module, given: Mapping[str, Any], first: Pas
         }
         if any(isinstance(tensor, nn.Parameter) and tensor.ndim > 1 for tensor in tensors.values()):
             follow(module, [name for name, tensor in tensors.items() if tensor.is_floating_point()])
-    followed = [module for module in network.modules() if is_followed(module)]
-    if followed:
+    with_products = [module for module in network.modules() if followed(module) is not None]
+    if with_products:
         with learning(), apart(network), without_cache(network):
             network(**copied(given))
-    return any(raw_projections(module) for module in followed)
+    return any(raw_projections(module) for module in with_products)
 
 
 def with_fixed_factors(
