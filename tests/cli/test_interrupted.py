@@ -90,7 +90,7 @@ def test_before_the_page_the_data_are_named_and_the_same_command_completes_them(
     command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        for place in ("tokendynamics.report.write", "tokendynamics.report.page", "tokendynamics.results.door.pages"):
+        for place in ("tokendynamics.report.write", "tokendynamics.report.page", "tokendynamics.results.result.pages"):
             patch.setattr(place, interrupt)
         patch.setattr("tokendynamics.results.result.pages", interrupt)
         assert call(COMMANDS[command]) == 130

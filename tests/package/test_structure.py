@@ -33,7 +33,7 @@ EVERYTHING = MODULES | modules_of(REPRODUCTIONS)
 PACKAGES = [name for name, path in MODULES.items() if path.name == "__init__.py"]
 
 
-DOOR = "tokendynamics.results.door"
+DOOR = "tokendynamics.results.result"
 """The one module that reaches upwards, by a name: it gives results `tokendynamics.report`."""
 
 

@@ -26,8 +26,7 @@ from tokendynamics.numerics.errors import shown
 from tokendynamics.pretrained.edits.variant import NAMED, PARTS
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.results import Refused
-from tokendynamics.results.door import pages
-from tokendynamics.results.result import StoredResult, reason_of
+from tokendynamics.results.result import StoredResult, pages, reason_of
 from tokendynamics.results.tables import Dims, Format, axes_of, conventions_of, file_names, one_of, open_table, opening
 from tokendynamics.words import Convention, Finding
 

@@ -15,7 +15,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._block_layout import Seen
-from tokendynamics.pretrained.discovery._calls import as_features, state_of, with_state
+from tokendynamics.pretrained.discovery._calls import state_of, with_state
 from tokendynamics.pretrained.discovery._columns import Part, composed, through_norm
 from tokendynamics.pretrained.discovery._maps import Affine, is_packed, unpacked
 from tokendynamics.pretrained.discovery._recomputed import (
@@ -26,7 +26,7 @@ from tokendynamics.pretrained.discovery._recomputed import (
     start_for,
     with_factors_of_heads,
 )
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined, with_all_heads
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, as_features, joined, with_all_heads
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 from tokendynamics.pretrained.network import at_least_single, deep_copied, submodule

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeVar
 
 import xarray as xr
@@ -15,7 +17,6 @@ from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.provenance.whole import check_free, check_unchanged, settle_results, whole_folder
-from tokendynamics.results.door import pages
 from tokendynamics.results.tables import Format, file_names, save_tables
 from tokendynamics.words import Finding, plural
 
@@ -25,6 +26,11 @@ LINES = 15
 
 _MARKS = re.compile(r"[\\`*_{}\[\]#|~$@]|^[-+=]|(?<=^\d)[.)]|(?<=^\d\d)[.)]")
 """What Markdown reads as a mark, a number of a list among them, and what GitHub reads as a mention or a formula."""
+
+
+def pages() -> ModuleType:
+    """Return `tokendynamics.report`, which stands above results: the one door upwards."""
+    return import_module("tokendynamics.report")
 
 
 class Readable:

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from tokendynamics.pretrained._raw_projections import raw_projections
-from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
+from tokendynamics.pretrained.discovery._calls import ModuleCall
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError, Part, Tracer, evaluated
 from tokendynamics.pretrained.discovery._maps import Norm, axes_of_places
 from tokendynamics.pretrained.discovery._output_projection import OutputProjection
@@ -24,7 +24,7 @@ from tokendynamics.pretrained.discovery._rotation import (
     rotation_of,
     unturned,
 )
-from tokendynamics.pretrained.discovery.attention_call import LOWEST_BIAS, AttentionCall
+from tokendynamics.pretrained.discovery.attention_call import LOWEST_BIAS, AttentionCall, as_features
 from tokendynamics.pretrained.discovery.layout import NOT_SIDE_BY_SIDE, AttentionLayout
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tokendynamics.pretrained._torch_attention import is_hidden, why_whole
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, attention_layout
 from tokendynamics.pretrained.discovery._blocks import BlockCall
-from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, places_of, state_of
+from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, state_of
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._output_projection import output_projection
 from tokendynamics.pretrained.discovery._recomputed import TRUSTED, live_reader, recomputed_error
@@ -27,7 +27,7 @@ from tokendynamics.pretrained.discovery._trials import (
     mixing_of,
     takes_rows_apart,
 )
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, as_features, places_of
 from tokendynamics.pretrained.discovery.layout import (
     ALL_CROSS,
     CROSSES,

@@ -19,8 +19,9 @@ from tokendynamics.pretrained._raw_projections import raw_projections
 from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery._functions import NOT_FOLLOWED
 from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall, with_all_heads
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
+from tokendynamics.pretrained.discovery.joined_heads import heads_in, with_all_heads
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import copied, ids_checked, weight_is_a_method, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
@@ -353,7 +354,7 @@ class Pass:
             key = (before[-1][0], states.shape[-1]) if before and states is not None and states.ndim else None
             if key is None or key in read:
                 continue
-            count, order = _heads_in([attention for _, attention in before], states)
+            count, order = heads_in([attention for _, attention in before], states)
             read |= {key} if count else set()
             some = before[len(before) - count :]
             around = [call for call in self.calls if some and call.start < some[0][0] and some[-1][0] < call.end]
@@ -534,47 +535,6 @@ def _is_table(module: nn.Module, given: Any) -> bool:
     return isinstance(module, nn.Embedding) and bool(given) and isinstance(given[0], Tensor) and given[0].shape[0] > 2
 
 
-def _heads_in(attentions: Sequence[AttentionCall], x: Tensor | None) -> tuple[int, tuple[int, ...]]:
-    """Return how many of the last attentions gave states that are their outputs side by side, and in which order.
-
-    It is 0 for none; the order is empty for that in which they ran. A head may have a factor.
-    """
-    heads: list[AttentionCall] = []
-    width = 0 if x is None or x.ndim == 0 else x.shape[-1]
-    for attention in reversed(attentions):
-        if width <= 0 or (heads and not attention.has_heads_like(attentions[-1])):
-            return 0, ()
-        heads.insert(0, attention)
-        width -= attention.output.shape[2:].numel()
-        if width == 0:
-            break
-    if not heads or width:
-        return 0, ()
-    outputs = torch.cat([head.output for head in heads], dim=2)
-    read = as_features(x, *outputs.shape[:2])
-    order = None if read is None or read.numel() != outputs.numel() else _order_in(read.reshape_as(outputs), outputs)
-    return (0, ()) if order is None else (len(heads), order)
-
-
-def _order_in(read: Tensor, outputs: Tensor) -> tuple[int, ...] | None:
-    """Return the place among outputs of heads (input, token, head, feature) of each that was read, but for a factor.
-
-    It is empty where they are in the same order, and None where something else was read.
-    """
-    if bool(((read - outputs).abs() <= _SAME * outputs.abs().max()).all()):
-        return ()
-    one, other = (nn.functional.normalize(part.movedim(2, 0).flatten(1).double()) for part in (read, outputs))
-    cosines = one @ other.mT
-    largest, order = cosines.abs().max(dim=1)
-    if not bool((largest > 1 - _SAME**2).all()) or len(order.unique()) < len(order):
-        return None
-    return () if bool((order == torch.arange(len(order))).all()) else tuple(order.tolist())
-
-
-_SAME = 1e-5
-"""By how much what a module reads may miss outputs of heads, relative to the largest."""
-
-
 def _projects(module: nn.Module) -> bool:
     """Whether a module holds matrices, or a module that gives its own by a function, as packed ones do."""
     return any(weight.ndim > 1 for weight in module.parameters()) or any(map(weight_is_a_method, module.modules()))
@@ -650,31 +610,3 @@ def with_state(
         return x if _is_same(value, given) else value
 
     return tuple(map(other, positional)), {name: other(value) for name, value in named.items()}
-
-
-def as_features(states: Tensor | None, batch: int, tokens: int) -> Tensor | None:
-    """Return states in any of the usual layouts as (batch, token, feature); None if they are in none.
-
-    >>> as_features(torch.zeros(6, 4), batch=2, tokens=3).shape
-    torch.Size([2, 3, 4])
-    >>> as_features(torch.zeros(2, 5, 3, 4), batch=2, tokens=3).shape
-    torch.Size([2, 3, 20])
-    >>> as_features(torch.zeros(3, 2, 4), batch=2, tokens=3).shape  # tokens first
-    torch.Size([2, 3, 4])
-    """
-    if states is None or states.ndim < 2:
-        return None
-    if states.shape[:2] == (batch, tokens):
-        return states.reshape(batch, tokens, -1)
-    if states.ndim == 3 and states.shape[:2] == (tokens, batch):
-        return states.transpose(0, 1)
-    if states.ndim <= 3 and states.shape[0] == batch * tokens:
-        return states.reshape(batch, tokens, -1)
-    if states.ndim == 4 and (states.shape[0], states.shape[2]) == (batch, tokens):
-        return states.transpose(1, 2).reshape(batch, tokens, -1)
-    return None
-
-
-def places_of(shape: Sequence[int], y: Tensor) -> tuple[int, int] | None:
-    """Return inputs and tokens of an attention's queries (input, head, token, feature), if states are of as many."""
-    return None if as_features(y, shape[0], shape[2]) is None else (shape[0], shape[2])

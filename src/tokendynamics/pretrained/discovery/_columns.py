@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._torch_attention import InProjection, Projection
-from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
+from tokendynamics.pretrained.discovery._calls import ModuleCall
 from tokendynamics.pretrained.discovery._maps import (
     AFFINE,
     ROUNDED,
@@ -27,6 +27,7 @@ from tokendynamics.pretrained.discovery._maps import (
     norms_by_function,
     probed,
 )
+from tokendynamics.pretrained.discovery.attention_call import as_features
 from tokendynamics.pretrained.network import weight_is_a_method
 
 Storage: TypeAlias = Literal["out x in", "in x out", "heads", Projection] | Probed

@@ -35,7 +35,7 @@ from tokendynamics.pretrained.discovery._blocks import (
     leaves_out_cross_attention,
     streams_of,
 )
-from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
+from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import embedded, first_token, positional_parts, with_one_token
@@ -44,6 +44,7 @@ from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._sequence_checks import TokensFirstError, check_axes, check_one_sequence, turns
 from tokendynamics.pretrained.discovery._trials import CHANGED, cross_attentions, scales_with_length, sees_order
+from tokendynamics.pretrained.discovery.attention_call import as_features
 from tokendynamics.pretrained.discovery.layout import (
     LOOKS_AHEAD,
     ROUNDING,

@@ -13,10 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
+from tokendynamics.pretrained.discovery._calls import ModuleCall
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm, norms_by_function
 from tokendynamics.pretrained.discovery._trials import acts_besides, acts_on, mixes_besides, take_tokens_apart
+from tokendynamics.pretrained.discovery.attention_call import as_features
 from tokendynamics.pretrained.discovery.layout import Residual
 
 _TOLERANCE = 1e-5

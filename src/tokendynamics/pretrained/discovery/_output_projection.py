@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained._raw_projections import RawProjection
-from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
+from tokendynamics.pretrained.discovery._calls import ModuleCall
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError, Storage, matched_columns, stored_how
 from tokendynamics.pretrained.discovery._maps import HEAD_FACTORS, HeadFactor, Norm
 from tokendynamics.pretrained.discovery._recomputed import TRUSTED, relative_error
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, as_features
 
 
 class OutputProjection(NamedTuple):

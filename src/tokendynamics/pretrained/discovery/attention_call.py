@@ -437,76 +437,32 @@ class AttentionCall:
         )
 
 
-def joined(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
-    """Return attentions with those of one module to one input after the other as one."""
-    joint: list[AttentionCall] = []
-    for call in calls:
-        if joint and joint[-1].continued_by(call):
-            joint[-1] = joint[-1].beside(call)
-        else:
-            joint.append(call)
-    return joint
+def as_features(states: Tensor | None, batch: int, tokens: int) -> Tensor | None:
+    """Return states in any of the usual layouts as (batch, token, feature); None if they are in none.
 
-
-def with_all_heads(calls: Sequence[AttentionCall]) -> AttentionCall:
-    """Return attentions with `has_heads_like` as one; factors of their logits become those of their queries.
-
-    Args:
-        calls: In the order in which their outputs stand side by side.
+    >>> as_features(torch.zeros(6, 4), batch=2, tokens=3).shape
+    torch.Size([2, 3, 4])
+    >>> as_features(torch.zeros(2, 5, 3, 4), batch=2, tokens=3).shape
+    torch.Size([2, 3, 20])
+    >>> as_features(torch.zeros(3, 2, 4), batch=2, tokens=3).shape  # tokens first
+    torch.Size([2, 3, 4])
     """
-    first = calls[0]
-
-    def masks(several: Sequence[Tensor | None]) -> Tensor | None:
-        present = next((mask for mask in several if mask is not None), None)
-        if present is None or all(mask is not None and torch.equal(mask, present) for mask in several):
-            return present
-        nothing = torch.ones_like(present) if present.dtype == torch.bool else torch.zeros_like(present)
-        whole = [nothing if mask is None else mask for mask in several]
-        lead = [call.query.shape[:2] for call in calls]
-        return torch.cat(
-            [mask.expand(*shape, *mask.shape[-2:]) for mask, shape in zip(whole, lead, strict=True)], dim=1
-        )
-
-    joint = {name: torch.cat([getattr(call, name) for call in calls], dim=1) for name in ("key", "value")}
-    return replace(
-        first,
-        query=torch.cat([call.query * (call.scale / first.scale) for call in calls], dim=1),
-        **joint,
-        output=torch.cat([call.output for call in calls], dim=2),
-        weights_of=lambda rows: torch.cat([call.weights_of(rows) for call in calls], dim=1),
-        mask_of=lambda rows: masks([call.mask_of(rows) for call in calls]),
-        explicit=any(call.explicit for call in calls),
-        shown_by_weights=lambda rows: masks([call.shown(rows) for call in calls]),
-        runs=len(calls),
-    )
+    if states is None or states.ndim < 2:
+        return None
+    if states.shape[:2] == (batch, tokens):
+        return states.reshape(batch, tokens, -1)
+    if states.ndim == 3 and states.shape[:2] == (tokens, batch):
+        return states.transpose(0, 1)
+    if states.ndim <= 3 and states.shape[0] == batch * tokens:
+        return states.reshape(batch, tokens, -1)
+    if states.ndim == 4 and (states.shape[0], states.shape[2]) == (batch, tokens):
+        return states.transpose(1, 2).reshape(batch, tokens, -1)
+    return None
 
 
-class JoinedHeads:
-    """Gives attentions whose heads run one after the other to a watcher as one.
-
-    Args:
-        watch: The watcher.
-        runs: For each attention that it is to see, in their order, of how many it is, and the order of its heads.
-    """
-
-    def __init__(self, watch: Callable[[AttentionCall], None], runs: Sequence[tuple[int, tuple[int, ...]]]) -> None:
-        self._watch, self._runs = watch, list(reversed(runs))
-        self._heads: list[AttentionCall] = []
-
-    def __call__(self, call: AttentionCall) -> None:
-        """Take the next attention."""
-        runs, order = self._runs[-1] if self._runs else (1, ())
-        if runs > 1:
-            self._heads.append(call)
-            if len(self._heads) < runs:
-                return
-            alike = all(self._heads[0].has_heads_like(head) for head in self._heads)
-            several, self._heads = ([with_all_heads(self._heads)] if alike else self._heads), []
-        else:
-            several = [call]
-        self._runs = self._runs[:-1]
-        for whole in several:
-            self._watch(whole.in_order(order) if whole.query.shape[1] == len(order) else whole)
+def places_of(shape: Sequence[int], y: Tensor) -> tuple[int, int] | None:
+    """Return inputs and tokens of an attention's queries (input, head, token, feature), if states are of as many."""
+    return None if as_features(y, shape[0], shape[2]) is None else (shape[0], shape[2])
 
 
 WATCHER: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("WATCHER", default=None)
