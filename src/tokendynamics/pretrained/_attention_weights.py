@@ -26,8 +26,9 @@ from tokendynamics.pretrained.discovery._recomputed import (
     start_for,
     with_factors_of_heads,
 )
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall, as_features, joined, with_all_heads
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, as_features
 from tokendynamics.pretrained.discovery.interface import watching
+from tokendynamics.pretrained.discovery.joined_heads import joined, with_all_heads
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 from tokendynamics.pretrained.network import at_least_single, deep_copied, submodule
 from tokendynamics.pretrained.other_libraries import refusing, silenced
