@@ -132,7 +132,7 @@ def test_ctrl_c_in_a_sweep_or_a_study_says_whether_anything_is_there(
 
     def begun(plan: Any, store: Path, *_: Any, **__: Any) -> None:
         store.mkdir()
-        (store / "study.json").write_text("{}")
+        (store / {"sweep": "zarr.json", "study": "study.json"}[command]).write_text("{}")  # as each begins its store
         raise KeyboardInterrupt
 
     stops = [("read_plan", interrupt, "nothing was written"), (command, begun, "continue with --resume")]
