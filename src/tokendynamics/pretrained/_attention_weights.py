@@ -17,6 +17,7 @@ from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._block_layout import Seen
 from tokendynamics.pretrained.discovery._calls import state_of, with_state
 from tokendynamics.pretrained.discovery._columns import Part, composed, through_norm
+from tokendynamics.pretrained.discovery._joined_heads import joined, with_all_heads
 from tokendynamics.pretrained.discovery._maps import Affine, is_packed, unpacked
 from tokendynamics.pretrained.discovery._recomputed import (
     TRUSTED,
@@ -28,7 +29,6 @@ from tokendynamics.pretrained.discovery._recomputed import (
 )
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, as_features
 from tokendynamics.pretrained.discovery.interface import watching
-from tokendynamics.pretrained.discovery.joined_heads import joined, with_all_heads
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 from tokendynamics.pretrained.network import at_least_single, deep_copied, submodule
 from tokendynamics.pretrained.other_libraries import refusing, silenced

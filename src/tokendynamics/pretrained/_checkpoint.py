@@ -26,9 +26,9 @@ from tokendynamics.pretrained._stored_tensors import check_finite_weights
 from tokendynamics.pretrained.architecture import architecture_of, as_layer, as_layers, norm_of_block
 from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens, random_ids
 from tokendynamics.pretrained.discovery._discover import Discovery
+from tokendynamics.pretrained.discovery._joined_heads import JoinedHeads
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
-from tokendynamics.pretrained.discovery.joined_heads import JoinedHeads
 from tokendynamics.pretrained.discovery.layout import LOOKS_AHEAD, TOO_FEW_ROWS, AttentionLayout, Layout
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
 from tokendynamics.pretrained.edits._pass import InsideBlocks

@@ -18,10 +18,10 @@ from tokendynamics.pretrained._parameter_products import recording
 from tokendynamics.pretrained._raw_projections import raw_projections
 from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery._functions import NOT_FOLLOWED
+from tokendynamics.pretrained.discovery._joined_heads import heads_in, with_all_heads
 from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, places_of
 from tokendynamics.pretrained.discovery.interface import watching
-from tokendynamics.pretrained.discovery.joined_heads import heads_in, with_all_heads
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import copied, ids_checked, weight_is_a_method, without_cache
 from tokendynamics.pretrained.other_libraries import silenced

@@ -16,9 +16,9 @@ from torch.nn import functional
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._functions import noticing
+from tokendynamics.pretrained.discovery._joined_heads import JoinedHeads
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing
-from tokendynamics.pretrained.discovery.joined_heads import JoinedHeads
 from tokendynamics.pretrained.discovery.layout import Layout, Residual
 from tokendynamics.pretrained.edits._pass import (
     Marked,
