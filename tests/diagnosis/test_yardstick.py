@@ -16,7 +16,7 @@ import xarray as xr
 import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.diagnosis import Diagnosis
-from tokendynamics.diagnosis.yardstick import _beside, measured_networks
+from tokendynamics.diagnosis.yardstick import MEASURES, _beside, measured_networks
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint, loading
 from tokendynamics.pretrained.loading import untrained_twin
@@ -39,8 +39,12 @@ def test_the_untrained_network_is_traced_on_the_same_texts(result: Diagnosis) ->
     traced = td.trace(twin, PROMPTS)
     assert isinstance(result.baseline, xr.Dataset)
     assert result.baseline.attrs["random_seed"] == 0
-    for name in ("consensus_relative", "consensus_relative_interval", "shares", "centred_cos2"):
-        np.testing.assert_array_equal(result.baseline[name].values, traced[name].values)
+    measures = [*MEASURES, *(f"{name}_interval" for name in MEASURES)]
+    assert set(result.baseline.data_vars) == set(measures)
+    for name in measures:
+        xr.testing.assert_equal(result.baseline[name], traced[name])
+        assert result.baseline[name].attrs == traced[name].attrs
+    assert result.baseline.attrs["intervals"] == traced.attrs["intervals"]
     end = float(traced.consensus_relative.sel(site="feed_forward")[-1])
     (what, *_), text = result.verdict.sentences, result.verdict.sentences[0].text
     assert f"Untrained, this architecture ends at {fixed(end)} (90 % CI" in text

@@ -7,7 +7,7 @@ import torch
 
 from tokendynamics.observables import directions
 from tokendynamics.observables.share_decomposition import centred_cosines
-from tokendynamics.observables.summary import gram_of, summarize
+from tokendynamics.observables.summary import gram_of, summarize, summarize_gram
 
 
 def states(tokens: int, kind: str) -> torch.Tensor:
@@ -39,6 +39,17 @@ def test_blocks_of_rows_give_the_same_numbers(kind: str, monkeypatch: pytest.Mon
         torch.testing.assert_close(values, wanted[name], rtol=1e-9, atol=1e-12)
     for one, other in zip(centred_cosines(unit, center, 1e-15, keep), of_pairs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("many", [20, 2000])
+def test_cosines_alone_are_those_of_the_whole_summary(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directions, "MANY", many)
+    gram, keep = gram_of(states(61, "plain")), torch.ones(2, 3, 61, dtype=torch.bool)
+    keep[1, :, :9] = False
+    whole, cosines = summarize_gram(gram, keep), summarize_gram(gram, keep, cosines_only=True)
+    assert set(cosines) == {"consensus_first", "consensus_first_signed", "consensus_last", "mean_pair_cosine"}
+    for name, values in cosines.items():
+        assert torch.equal(values, whole[name])
 
 
 def test_no_matrix_of_all_pairs_is_made() -> None:

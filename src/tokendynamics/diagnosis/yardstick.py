@@ -18,7 +18,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis.network import describe, sizes_differ
 from tokendynamics.diagnosis.tracing.layer_states import OF_ALL_TEXTS, State, layer_states
-from tokendynamics.diagnosis.tracing.measure import trace
+from tokendynamics.diagnosis.tracing.measure import shares_over_prompts
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, noun_in
 from tokendynamics.numerics import ArgumentValueError, CheckpointError, MemoryLimitError
@@ -152,10 +152,9 @@ def _measured(ckpt: Checkpoint, prompts: NamedPrompts, counting: dict[str, Any],
         raise CheckpointError("baseline", "a configuration that describes the network", unlike)
     if ckpt.variant != Variant():
         twin = twin.under(ckpt.variant)
-    traced = trace(twin, prompts, **counting, progress=report)
-    table = traced[[*MEASURES, *(f"{name}_interval" for name in MEASURES)]]
-    table.attrs = {"model": twin.name, "random_seed": seed, "intervals": traced.attrs["intervals"]}
-    return table
+    shares = shares_over_prompts(twin, prompts, report, (*counting.values(),))
+    table = shares[[*MEASURES, *(f"{name}_interval" for name in MEASURES)]]
+    return table.assign_attrs(model=twin.name, random_seed=seed)
 
 
 def yardstick_finding(

@@ -169,12 +169,15 @@ def summarize(x: ArrayLike, keep: Tensor | None = None) -> dict[str, Float64[Ten
     return {name: values.reshape(sites) for name, values in summary.items()}
 
 
-def summarize_gram(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
+def summarize_gram(
+    gram: Gram, keep: Bool[Tensor, "mask site token"], *, cosines_only: bool = False
+) -> dict[str, Float64[Tensor, "mask site"]]:
     """Return what `summarize` does under several masks at once, for states whose cosines are at hand.
 
     Args:
         gram: From `gram_of`.
         keep: The tokens that count under each mask, none of them zero and at least one in every state.
+        cosines_only: Whether ranks, distances and norms, which cost more than the cosines, are left out.
 
     >>> gram = gram_of(torch.tensor([[[9.0, 9.0], [1.0, 0.0], [0.0, 1.0]]]))
     >>> masks = torch.tensor([[[True, True, True]], [[False, True, True]]])
@@ -183,27 +186,26 @@ def summarize_gram(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[st
     """
     sites = max(1, _CHUNK_BYTES // (8 * keep.shape[0] * keep.shape[-1] ** 2))
     blocks = [
-        _summarize_piece(piece, mask) for piece, mask in zip(gram.split(sites), keep.split(sites, dim=1), strict=True)
+        _summarize_piece(piece, mask, cosines_only)
+        for piece, mask in zip(gram.split(sites), keep.split(sites, dim=1), strict=True)
     ]
     return {name: torch.cat([values[name] for values in blocks], dim=-1) for name in blocks[0]}
 
 
-def _summarize_piece(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
+def _summarize_piece(
+    gram: Gram, keep: Bool[Tensor, "mask site token"], cosines_only: bool
+) -> dict[str, Float64[Tensor, "mask site"]]:
     # Tokens left out become zero rows: they add zeros to sums and zero eigenvalues to spectra.
+    cosines = None if gram.cosines is None else gram.cosines * (keep.unsqueeze(-1) & keep.unsqueeze(-2))
+    agreement = _agreement_of_many(gram.directions(), keep) if cosines is None else _agreement(cosines, keep)
+    if cosines_only:
+        return agreement
     size = gram.size * keep
     relative = size / size.amax(dim=-1, keepdim=True)
-    if gram.cosines is None:
-        return {
-            **_agreement_of_many(gram.directions(), keep),
-            **_ranks(gram, None, relative, keep),
-            **_spread_of_many(gram, keep),
-            **_norm_quantiles(gram.size, keep),
-        }
-    cosines = gram.cosines * (keep.unsqueeze(-1) & keep.unsqueeze(-2))
     return {
-        **_agreement(cosines, keep),
+        **agreement,
         **_ranks(gram, cosines, relative, keep),
-        **_spread(gram, gram.cosines, keep),
+        **(_spread_of_many(gram, keep) if gram.cosines is None else _spread(gram, gram.cosines, keep)),
         **_norm_quantiles(gram.size, keep),
     }
 

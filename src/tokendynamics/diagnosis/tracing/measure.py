@@ -137,13 +137,29 @@ def traced(
         calls: Whether what each attention was given and gave is kept, where there is ample memory.
     """
     sinks, ratio, truncate = counting
-    _check_above(sink_ratio=(ratio, 1.0))
     given = inputs_of(ckpt, prompts, truncate, report)
-    measured = _measured(ckpt, given, sinks, ratio, slower or {}, packed, calls and calls_fit(ckpt, given))
-    by_place = dict(next(measured) for _ in tracked(prompts, report, "following the tokens"))
-    rows = [by_place[place] for place in range(len(given))]
+    calls = calls and calls_fit(ckpt, given)
+    rows = _measured(ckpt, given, sinks, ratio, report, slower=slower, packed=packed, calls=calls)
     attrs = conventions_of_trace(ckpt, prompts, sinks, ratio) | {"passes": passes_in_words(ckpt, packed)}
     return trace_dataset(rows, prompts, attrs | token_conditions(ckpt.tokenizer, given)), given, rows
+
+
+def shares_over_prompts(
+    ckpt: Checkpoint, prompts: Mapping[str, Any], report: Progress, counting: tuple[str | Sequence[int], float, bool]
+) -> xr.Dataset:
+    """Return what `share_variables` says of the trace of a network, without what `trace` measures of each prompt.
+
+    Args:
+        ckpt: The network.
+        prompts: By name.
+        report: Called after each prompt.
+        counting: See `traced`.
+    """
+    sinks, ratio, truncate = counting
+    rows = _measured(ckpt, inputs_of(ckpt, prompts, truncate, report), sinks, ratio, report, cosines_only=True)
+    coords = {"layer": np.arange(len(rows[0].token_count)), "site": list(SITES)}
+    coords |= {"share": ("share", list(SHARES)), "bound": list(BOUNDS)}
+    return described(xr.Dataset(share_variables(rows), coords, {"intervals": _intervals_over(noun_of(prompts))}))
 
 
 def passes_in_words(ckpt: Checkpoint, packed: bool) -> str:
@@ -168,15 +184,26 @@ def _measured(
     given: Sequence[Prepared],
     sinks: str | Sequence[int],
     ratio: float,
-    slower: dict[str, Observable],
-    packed: bool,
+    report: Progress,
+    *,
+    slower: dict[str, Observable] | None = None,
+    packed: bool = True,
     calls: bool = False,
-) -> Iterator[tuple[int, PromptTrace]]:
-    """Yield the measures of each prompt with its number, in the order of the passes."""
-    for states in ckpt.states_in_packs([prompt.inputs for prompt in given], packed=packed, calls=calls):
-        check_states(ckpt, states)
-        tokens = [given[place].labels(length) for place, length in zip(states.places, states.lengths, strict=True)]
-        yield from zip(states.places, measure_pack(states, tokens, sinks, ratio, slower), strict=True)
+    cosines_only: bool = False,
+) -> list[PromptTrace]:
+    """Return the measures of each prompt."""
+    _check_above(sink_ratio=(ratio, 1.0))
+
+    def in_order_of_passes() -> Iterator[tuple[int, PromptTrace]]:
+        for states in ckpt.states_in_packs([prompt.inputs for prompt in given], packed=packed, calls=calls):
+            check_states(ckpt, states)
+            tokens = [given[place].labels(length) for place, length in zip(states.places, states.lengths, strict=True)]
+            traces = measure_pack(states, tokens, sinks, ratio, slower or {}, cosines_only=cosines_only)
+            yield from zip(states.places, traces, strict=True)
+
+    measured = in_order_of_passes()
+    by_place = dict(next(measured) for _ in tracked(given, report, "following the tokens"))
+    return [by_place[place] for place in range(len(given))]
 
 
 def _check_above(**bounds: tuple[float, float]) -> None:
@@ -282,11 +309,15 @@ def conventions_of_trace(
         "effective_rank": "exp of the entropy of the squared singular values",
         "sites": _sites_in_words(ckpt.architecture, ckpt.layout),
         "component_change": "mean pair cosine over the tokens that are a sink at no layer",
-        "intervals": f"{percent(CONFIDENCE)}, jackknife-t over {noun}s",
+        "intervals": _intervals_over(noun),
         "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
         **(prompts.conventions(ckpt.tokenizer) if isinstance(prompts, NamedPrompts) else {}),
         **notes_of(ckpt),
     }
+
+
+def _intervals_over(noun: str) -> str:
+    return f"{percent(CONFIDENCE)}, jackknife-t over {noun}s"
 
 
 def _sites_in_words(facts: Architecture, layout: Layout) -> str:

@@ -105,6 +105,8 @@ def measure_pack(
     ratio: float,
     slower: dict[str, Observable],
     left_out: Sequence[Bool[Tensor, "layer _"]] | None = None,
+    *,
+    cosines_only: bool = False,
 ) -> list[PromptTrace]:
     """Measure the states of one forward pass, all of its prompts at once.
 
@@ -115,6 +117,7 @@ def measure_pack(
         ratio: Likewise.
         slower: From `slower_observables`.
         left_out: The tokens of each prompt that "removed" leaves out; None for those that `sinks` finds.
+        cosines_only: See `summarize_gram`.
 
     Raises:
         ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
@@ -130,7 +133,8 @@ def measure_pack(
     keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in token_masks])
     _refuse_zeros(keep[0] & (sizes == 0), keep[0], places, states.places)
     mask = keep.flatten(1, 2)
-    values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, measure) for name, measure in slower.items()}
+    values = summarize_gram(gram, mask, cosines_only=cosines_only)
+    values |= {name: _one_by_one(gram, mask, measure) for name, measure in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
     sums, cosines = gram.sums_of_directions(mask[1]).unflatten(0, (-1, prompts)), gram.cosines
     cosines = None if cosines is None else cosines.unflatten(0, (-1, prompts))
