@@ -105,7 +105,6 @@ def measure_pack(
     ratio: float,
     slower: dict[str, Observable],
     left_out: Sequence[Bool[Tensor, "layer _"]] | None = None,
-    *,
     cosines_only: bool = False,
 ) -> list[PromptTrace]:
     """Measure the states of one forward pass, all of its prompts at once.
@@ -133,24 +132,21 @@ def measure_pack(
     keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in token_masks])
     _refuse_zeros(keep[0] & (sizes == 0), keep[0], places, states.places)
     mask = keep.flatten(1, 2)
-    values = summarize_gram(gram, mask, cosines_only=cosines_only)
-    values |= {name: _one_by_one(gram, mask, measure) for name, measure in slower.items()}
-    values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
-    sums, cosines = gram.sums_of_directions(mask[1]).unflatten(0, (-1, prompts)), gram.cosines
-    cosines = None if cosines is None else cosines.unflatten(0, (-1, prompts))
+    values = _observables(gram, mask, slower, cosines_only)
+    sums = gram.sums_of_directions(mask[1])
     traces = []
     for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, token_masks, strict=True)):
-        pair_cosines = None if cosines is None else cosines[:, number, :length, :length]
+        pair_cosines = None if gram.cosines is None else gram.cosines[number::prompts, :length, :length]
         alone = Gram(tuple(part[:, number, :length] for part in parts), sizes[:, number, :length], pair_cosines)
         attention, after = (part[:, number, :length].cpu() for part in (states.attention[1:], states.feed_forward))
         traces.append(
             PromptTrace(
-                observables={name: places.grid(numbers[..., number].mT) for name, numbers in values.items()},
+                observables={name: places.grid(numbers[..., number::prompts].mT) for name, numbers in values.items()},
                 per_layer=_sink_numbers(sinks_found, alone.size[places.of("feed_forward")]),
                 component_change=_component_change(_mean_pair_cosine(alone, ~removed.any(dim=0)), places),
                 token_count=np.stack((np.full(len(removed), length), (~removed).sum(dim=-1).numpy()), axis=-1),
                 tokens=tokens[number],
-                unit_sums=places.grid(sums[:, number]),
+                unit_sums=places.grid(sums[number::prompts]),
                 update_ratio=update_ratios(attention, after, alone.size, ~removed, places),
                 states=alone.parts,
                 sizes=alone.size,
@@ -253,6 +249,13 @@ _COORDINATES = (
     "cosine",
     "",
 )
+
+
+def _observables(
+    gram: Gram, mask: Bool[Tensor, "mask state token"], slower: Mapping[str, Observable], cosines_only: bool
+) -> dict[str, Tensor]:
+    values = summarize_gram(gram, mask, cosines_only=cosines_only)
+    return values | {name: _one_by_one(gram, mask, measure) for name, measure in slower.items()}
 
 
 def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: Observable) -> Tensor:
