@@ -141,8 +141,8 @@ def block_layout(
     time = quiet.attentions[0][0] if quiet.attentions else None
     residual, other = residual_of(quiet.call, first, quiet.call.start if projected is None else projected, time)
     if attention is not None and projected is not None and residual is not None:
-        after = _after_output(block.call, projected, residual, recorded)
-        attention = replace(attention, after_output=after or factor_after(residual))
+        after, constant = _after_output(block.call, projected, residual, recorded)
+        attention = replace(attention, after_output=after or factor_after(residual), constant_after=constant)
     if attention is not None and attention.output[1] == "heads" and (residual is None or attention.after_output):
         attention, seen, problem = None, None, NOT_SIDE_BY_SIDE  # something reads them that was not found
     inside = None if attention is None or projected is None else (attention.module, projected)
@@ -162,8 +162,10 @@ def block_layout(
     return replace(layout, sites=quiet.sites), seen
 
 
-def _after_output(block: ModuleCall, projected: int, residual: Residual, recorded: Pass) -> AfterOutput:
+def _after_output(block: ModuleCall, projected: int, residual: Residual, recorded: Pass) -> tuple[AfterOutput, bool]:
     """Return what happens to the output of an attention's projection until the block adds it up, but for a norm.
+
+    The second value tells whether a constant is added.
 
     Args:
         block: The call of the block.
@@ -178,24 +180,28 @@ def _after_output(block: ModuleCall, projected: int, residual: Residual, recorde
     part = next((call for call in inside if call.name == f"{prefix}{name}"), None)
     projection = next((call for call in inside if call.end == projected), None)
     if part is None or projection is None or part is projection:
-        return ""
+        return "", False
     shape = recorded.shape_of(block)
     given = as_features(projection.y, *shape)
     made = as_features(part.x if normed else part.y, *shape)
     if given is None or made is None or given.shape != made.shape:
-        return ""
+        return "", False
     given, made = (states.flatten(0, 1).double() for states in (given, made))
     # Factor and constant by which each feature comes nearest, over its rows.
     centred = given - given.mean(dim=0)
     factor = (centred * made).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-300)
     shift = made.mean(dim=0) - factor * given.mean(dim=0)
     if float((factor * given + shift - made).norm()) > _FITS * float(made.norm()):
-        return "a function"
-    return "" if bool(((factor - 1).abs() < _FITS).all()) else "a factor"
+        return "a function", False
+    constant = float(shift.abs().max()) > _ADDED * float(made.abs().max())
+    return "" if bool(((factor - 1).abs() < _FITS).all()) else "a factor", constant
 
 
 _FITS = 1e-4
 """Relative misfit below which each feature is another one times a factor, plus a constant."""
+
+_ADDED = 1e-6
+"""Share of the largest entry above which a constant counts: what is smaller may be rounding."""
 
 
 def _without_attention(quiet: BlockCall, recorded: Pass, shape: tuple[int, int]) -> BlockLayout:

@@ -192,6 +192,8 @@ class AttentionLayout:
         after_output: What acts on the output of its output projection before the block adds that up, but for a norm: a
             factor that is learned, of each feature (layer scales) or negative, or a function (an adapter of several
             layers); empty for nothing. It is no part of the factors.
+        constant_after: Whether a vector that is no bias of the output projection is added there, such as a parameter of
+            the attention. It is no part of the factors.
     """
 
     module: str
@@ -220,6 +222,7 @@ class AttentionLayout:
     head_factor: HeadFactor | None = None
     changed: bool = False
     after_output: AfterOutput = ""
+    constant_after: bool = False
     other_mask: bool = False
     mask_by_ids: bool = False
     scaled_for: int | None = None

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._raw_projections import raw_projections
+from tokendynamics.pretrained._torch_attention import apart, projections_apart
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._maps import as_read, bias_of, by_token
 from tokendynamics.pretrained.discovery.interface import multiplied_logits
@@ -41,7 +41,11 @@ def why_not_scaled(layout: Layout, variant: Variant) -> str:
     if variant.norms or variant.feed_forward != 0 or any(part == "feed_forward" for _, part in variant.gates):
         return "norms or feed-forward parts are there"
     for number, layer in enumerate(layout.layers, start=1):
-        attention = layer.attention
+        attention, residual = layer.attention, layer.residual
+        if layer.joins:
+            return f"layer {number} reads other states than the layer before it gives"
+        if residual is not None and residual.by_token:
+            return f"the factors of the sum in layer {number} may depend on its states"
         if not layer.attends:
             return f"layer {number} has no attention"
         if attention is None:
@@ -49,10 +53,16 @@ def why_not_scaled(layout: Layout, variant: Variant) -> str:
         unlike = attention.normed or attention.soft_cap is not None or attention.sinks is not None
         if unlike or attention.token_bias:
             return f"the logits of layer {number} are not a form of its states"
+        if attention.changed:
+            return f"the attention of layer {number} reads neither the state nor a recognized norm of it"
+        if attention.further_senders:
+            return f"keys and values of layer {number} come from no token"
         if attention.after_heads:
             return f"{attention.after_heads[0]} acts on the outputs of the heads of layer {number}"
         if attention.after_output == "a function":
             return f"a function acts on the output of the attention of layer {number}"
+        if attention.constant_after:
+            return f"a constant is added to the output of the attention of layer {number}"
     return ""
 
 
@@ -74,35 +84,46 @@ class ScaledBlocks(Hooks):
         self._network, self._layout = network, layout
 
     def _prepare(self) -> None:
-        self.enter_context(multiplied_logits(self._network, lambda: 2 * self.log_scale))
+        self.enter_all(apart(self._network), multiplied_logits(self._network, lambda: 2 * self.log_scale))
         for name, layer in dict(zip(self._layout.blocks, self._layout.layers, strict=True)).items():
             block = submodule(self._network, name)
-            # Before the gates, which may stand on the same module.
             probed = {} if layer.attention is None else layer.attention.probed
             for inner, width in probed.items():
                 module = submodule(block, inner)
-                hook = partial(self._divide_bias_of, bias_of(module, width))
-                self.callback(module.register_forward_hook(hook, prepend=True).remove)
-            within = {part for inner in probed for part in submodule(block, inner).modules()}
-            for module in block.modules():
-                if module not in within and is_linear_map(module) and getattr(module, "bias", None) is not None:
-                    self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
-            for projection in (one for module in block.modules() for one in raw_projections(module)):
-                if projection.is_biased:
-                    self.callback(projection.register_forward_hook(self._divide_bias, prepend=True).remove)
+                self._divide(module, module, bias_of(module, width))
+            of_others = [*probed, *(() if layer.residual is None else layer.residual.feed_forward_modules)]
+            within = {part for inner in of_others for part in submodule(block, inner).modules()}
+            for module in (part for part in block.modules() if part not in within):
+                if is_linear_map(module) and getattr(module, "bias", None) is not None:
+                    self._divide(module, module)
+                for projection in projections_apart(module):  # inputs first, whatever the module reads
+                    self._divide(projection, projection)
+                for projection in raw_projections(module):
+                    self._divide(projection, module)
             self.after_block(block, layer.sites, self._rescaled)
         if self._layout.final_norm is not None:
             self.before(submodule(self._network, self._layout.end), self._before_norm)
 
-    def _divide_bias(self, module: nn.Module, given: Any, output: Tensor) -> Tensor:
-        del given
-        inverse = _by_prompt(torch.exp(-self.log_scale), output)
-        return output + module.bias * (inverse - 1)  # pyright: ignore[reportOperatorIssue]
+    def _divide(self, module: nn.Module, reader: nn.Module, bias: Tensor | None = None) -> None:
+        """Divide the bias of what a module gives, in the order of axes of what reads for it.
 
-    def _divide_bias_of(self, bias: Tensor, module: nn.Module, given: Any, output: Tensor) -> Tensor:
-        del given
-        states = by_token(module, output)
-        return as_read(module, states + bias.to(states) * (_by_prompt(torch.exp(-self.log_scale), states) - 1), output)
+        Args:
+            module: It.
+            reader: The module itself, or that which computes it with parameters of its own.
+            bias: For one that is read by what it does.
+        """
+
+        def divided(module: Any, given: Any, output: Tensor) -> Tensor | None:
+            del given
+            added = module.bias if bias is None else bias
+            if added is None:
+                return None
+            states = by_token(reader, output)
+            states = states + added.to(states) * (_by_prompt(torch.exp(-self.log_scale), states) - 1)
+            return as_read(reader, states, output)
+
+        # Before the gates, which may stand on the same module.
+        self.callback(module.register_forward_hook(divided, prepend=True).remove)
 
     def _rescaled(self, states: Tensor) -> Tensor:
         largest = states.abs().amax(dim=tuple(range(1, states.ndim))).double().cpu()
