@@ -107,6 +107,7 @@ def _levers(rng: np.random.Generator, layers: int) -> Levers:
         "loss_change": ("candidate", [0.0625, np.nan]),
         "loss_interval": (("candidate", "bound"), [[0.01, 0.115], [np.nan, np.nan]]),
         "verified": ("candidate", [True, False]),
+        "measured_on": ("measuring", ["one", "two", "three"]),
     }
     coords = {"layer": np.arange(1, layers + 1), "component": ["attention", "feed_forward"], "bound": ["low", "high"]}
     text = f"No change is needed to avoid consensus. Measured on {HOSTILE}."

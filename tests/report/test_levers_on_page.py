@@ -41,6 +41,20 @@ def test_the_trials_stand_in_a_table_with_their_intervals(diagnosis: Diagnosis) 
     assert table.rows[0][2].value == -0.1234  # the file has every digit
 
 
+@pytest.mark.parametrize(
+    ("interval", "verified", "words"),
+    [([0.01, 0.2], False, "no, it rises"), ([-0.2, 0.01], False, "not significant"), ([-0.2, -0.01], True, "yes")],
+)
+def test_a_part_whose_removal_raises_consensus_is_not_called_insignificant(
+    diagnosis: Diagnosis, interval: list[float], verified: bool, words: str
+) -> None:
+    changed = {
+        "kappa_interval": (("candidate", "bound"), [interval, interval]),
+        "verified": ("candidate", [verified] * 2),
+    }
+    assert section(_with_table(diagnosis, **changed)).tables[0].rows[0][-1].text == words
+
+
 def test_the_largest_derivative_is_named_where_it_is(diagnosis: Diagnosis) -> None:
     values = np.array([[0.1, 0.2], [0.05, -0.4], [0.7, 0.0]])
     kappa, _ = section(_with_table(diagnosis, consensus_sensitivity=(("layer", "component"), values))).variants
@@ -130,7 +144,7 @@ def test_columns_of_an_unknown_loss_are_left_out(diagnosis: Diagnosis) -> None:
     assert [cell.text for cell in table.rows[0]] == [
         "feed-forward part, layer 2", "0.5", "−0.123", "−0.200", "−0.050", "yes",
     ]  # fmt: skip
-    assert table.caption == "Effect of turning one part down on κ, with 95 % confidence intervals over texts"
+    assert table.caption == "Effect of turning one part down on κ, with 95 % confidence intervals over 3 texts"
     known = section(diagnosis).tables[0]
     assert "Change of loss" in known.columns
     assert known.caption.startswith("Effect of turning one part down on κ and on the loss in nats, with 95 %")

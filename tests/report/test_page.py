@@ -15,9 +15,10 @@ import xarray as xr
 
 from report.reading import AFTER, close, figure_of, page_of, plain_spaces, ragged, table_of
 from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.figures.figure import Cell, Table
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.report import write
-from tokendynamics.words import moment
+from tokendynamics.words import UNDEFINED, moment
 
 FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "formaction"}
 SECTIONS = [
@@ -353,3 +354,20 @@ def test_too_large_a_page_and_a_folder_are_refused(build: Callable[..., Diagnosi
 
 def test_times_that_are_no_iso_dates_are_shown_as_they_are() -> None:
     assert moment("yesterday") == "yesterday"
+
+
+def test_columns_of_words_begin_at_one_edge_and_numbers_end_at_one() -> None:
+    rows = [
+        [Cell("attention"), Cell("0.5", value=0.5), Cell("not reached", sort="inf"), Cell(UNDEFINED, undefined=True)],
+        [Cell("feed-forward"), Cell("−1"), Cell("pass 2", sort="2"), Cell("yes")],
+    ]
+    table = Table("", ("Part", "κ", "Passes", "Answer"), tuple(map(tuple, rows)))
+    assert table.words == (1, 4)
+    assert Table("", ("κ",), ((Cell(UNDEFINED, undefined=True),),)).words == ()
+
+
+def test_every_column_of_words_has_its_rule(diagnosis: Diagnosis) -> None:
+    page = page_of(diagnosis)
+    places = {int(place) for place in re.findall(r"<table class=\"[^\"]*words-(\d+)", page)}
+    assert places
+    assert all(f".words-{place} tr > :nth-child({place})" in page for place in places)

@@ -112,6 +112,12 @@ class Table:
         return self.rows if self.folded is None else self.folded
 
     @property
+    def words(self) -> tuple[int, ...]:
+        """The columns, from 1, that hold words and no number."""
+        several = enumerate(zip(*self.shown, strict=True), 1)
+        return tuple(place for place, column in several if {_holds_words(cell) for cell in column} - {None} == {True})
+
+    @property
     def address(self) -> str:
         """An address that holds the whole table as CSV, so that it is saved without network or script."""
         return csv_address(self.columns, [[_exact(cell) for cell in row] for row in self.rows])
@@ -252,6 +258,13 @@ def _rounded_column(entries: tuple[Cell, ...]) -> tuple[Cell, ...]:
 def _sort(value: Value, text: str) -> str | None:
     """Return the number by which a cell sorts where its text cannot be read as one."""
     return f"{value:.6g}" if isinstance(value, float) and ("×" in text or "∞" in text) else None
+
+
+def _holds_words(cell: Cell) -> bool | None:
+    """Tell whether a cell holds words rather than a number; None where it holds neither."""
+    if cell.undefined or not cell.text:
+        return None
+    return cell.value is None and cell.sort is None and cell.text[0] not in "0123456789+−"
 
 
 def _exact(cell: Cell) -> Value:

@@ -14,7 +14,7 @@ from tokendynamics.diagnosis.tracing.prompts import noun_in
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells, columns_table
 from tokendynamics.report.diagnosis._states import LOOKS, extremes, layer_columns
-from tokendynamics.words import UNDEFINED, fixed, number
+from tokendynamics.words import UNDEFINED, fixed, number, plural
 
 _QUESTION = "What is the first-order effect of each part?"
 _IDENT, _TITLE = "levers", "What can you try?"
@@ -44,8 +44,9 @@ def section(diagnosis: Diagnosis) -> Section:
         return Section(_IDENT, _TITLE, sentences, further)
     table, tables, unit = levers.table, (), levers.table.attrs.get("loss_unit", "nats")
     if table.sizes["candidate"]:
-        effect = () if levers.effect is None else (_effect(levers.effect, levers.where, noun),)
-        tables = (_trials(table, noun), *effect)
+        measured_on = plural(table.sizes["measuring"], noun)
+        effect = () if levers.effect is None else (_effect(levers.effect, levers.where, noun, measured_on),)
+        tables = (_trials(table, measured_on), *effect)
     variants = (
         _levers_figure(
             table.consensus_sensitivity, "levers-kappa", noun, ("∂κ/∂α", "Consensus κ"),
@@ -158,10 +159,11 @@ def _effect_cells(row: xr.Dataset, name: str) -> tuple[Cell, ...]:
     return tuple(_change(value) for value in (float(row[name]), *map(float, row[f"{name}_interval"].values)))
 
 
-def _trials(table: xr.Dataset, noun: str) -> Table:
+def _trials(table: xr.Dataset, measured_on: str) -> Table:
     columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
     return _with_known_columns(
-        f"Effect of turning one part down on κ{_and_loss(table, 'on')}, with 95 % confidence intervals over {noun}s",
+        f"Effect of turning one part down on κ{_and_loss(table, 'on')}, with 95 % confidence intervals over "
+        f"{measured_on}",
         columns,
         [_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])],
     )
@@ -173,7 +175,8 @@ def _trial(row: xr.Dataset) -> tuple[Cell, ...]:
         *(float(row.loss_change), *map(float, row.loss_interval.values)),
     )
     part = f"{PART_NAMES[str(row.candidate_part.item())]}, layer {int(row.candidate_layer)}"
-    falls = "yes" if bool(row.verified) else "not significant"
+    rises = float(row.kappa_interval.values[0]) > 0
+    falls = "yes" if bool(row.verified) else "no, it rises" if rises else "not significant"
     return (*cells([part, float(row.alpha)]), *(_change(value) for value in numbers), *cells([falls]))
 
 
@@ -190,8 +193,11 @@ _MEASURES = (
 """Name, variable of `what_if`, and share."""
 
 
-def _effect(effect: xr.Dataset, where: int, noun: str) -> Table:
-    """Return the effect of the gate that the answer names on every measure after the layer where κ is read."""
+def _effect(effect: xr.Dataset, where: int, noun: str, measured_on: str) -> Table:
+    """Return the effect of the gate that the answer names on every measure after the layer where κ is read.
+
+    It differs in the last digits from the trial's: here a token that either network finds massive is left out of both.
+    """
     end = effect.sel(layer=where, site="feed_forward")
     rows = []
     for words, name, share in _MEASURES:
@@ -200,7 +206,8 @@ def _effect(effect: xr.Dataset, where: int, noun: str) -> Table:
         changes = (_change(float(value)) for value in (change.item(), *bounds.values))
         rows.append((*cells([words.format(noun=noun), *map(float, both.values)]), *changes))
     return Table(
-        f"Effect of {effect.attrs['changes']} after layer {where}, with 90 % confidence intervals over {noun}s",
+        f"Effect of {effect.attrs['changes']} after layer {where}, with 90 % confidence intervals over {measured_on}; "
+        "tokens that are massive before or after the change are left out",
         ("Measure", "Unchanged", "Changed", "Change", "from", "to"),
         tuple(rows),
     )
