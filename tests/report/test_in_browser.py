@@ -289,6 +289,22 @@ def test_nothing_overflows_on_a_phone(opened: Any) -> None:
     assert width_on_a_phone(opened) <= PHONE
 
 
+def test_captions_of_wide_tables_are_whole_on_a_phone(opened: Any) -> None:
+    script = """
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    const tables = [...document.querySelectorAll(".scroll")].filter((scroll) => scroll.clientWidth > 0);
+    return tables.map((scroll) => ({
+      wide: scroll.scrollWidth > scroll.clientWidth,
+      right: scroll.getBoundingClientRect().right - scroll.querySelector("caption span").getBoundingClientRect().right,
+    }));
+    """
+    with on_a_phone(opened):
+        tables = opened.execute_script(script)
+    opened.refresh()
+    assert any(table["wide"] for table in tables)
+    assert min(table["right"] for table in tables) >= 0
+
+
 SIZES = """
 return [...document.querySelectorAll(".drawing svg")].filter((svg) => svg.checkVisibility()).map((svg) => ({
   name: svg.closest("figure").id,
