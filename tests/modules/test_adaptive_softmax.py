@@ -1,8 +1,11 @@
 """The adaptive softmax against a reference by hand, alone and as the head of a decoder."""
 
 import numpy as np
+import peft
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Trainer, TrainingArguments
@@ -96,6 +99,44 @@ def test_a_shared_table_is_one_and_starts_with_states_and_logits_of_size_one(cut
     logits = states @ network.lm_head.weight.detach().T
     other = torch.ones_like(logits).scatter(-1, read[..., None], 0) > 0  # its own row is in a token's state
     assert float(logits[other].std()) == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_adapters_of_the_clusters_are_in_the_loss_and_in_the_logits(tied):
+    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    adapted, words = peft.get_peft_model(model(tie_word_embeddings=tied), config).eval(), ids(3, 9)
+    loss, logits = adapted(words, labels=words).loss, adapted(words).logits
+    expected = nn.functional.nll_loss(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
+    torch.testing.assert_close(loss, expected)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(merged(words).logits, logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(merged(words, labels=words).loss, loss)
+
+
+def test_masks_of_the_head_hold_in_training():
+    network, words = model().train(), ids(3, 9)
+    parts = [(part, name) for part in network.lm_head.modules() for name in ("weight", "bias")]
+    for part, name in parts:
+        prune.random_unstructured(part, name, 0.3)
+    optimizer = torch.optim.SGD(network.parameters(), 0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        network(words, labels=words).loss.backward()
+        optimizer.step()
+    masked = network(words, labels=words).loss
+    for part, name in parts:
+        prune.remove(part, name)
+    assert torch.equal(network(words, labels=words).loss, masked)
+
+
+@pytest.mark.filterwarnings("ignore")  # deprecated in favour of another package
+def test_a_quantised_network_keeps_about_its_loss():
+    network, words = model(), ids(3, 9)
+    quantised = torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, dtype=torch.qint8)
+    assert type(quantised.lm_head.clusters) is not nn.Linear
+    torch.testing.assert_close(
+        quantised(words, labels=words).loss, network(words, labels=words).loss, rtol=0.05, atol=0
+    )
 
 
 def test_mixed_precision_keeps_the_loss():

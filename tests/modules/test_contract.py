@@ -26,7 +26,15 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from transformers import Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from tokendynamics.modules import REGIMES, ConstrainedAttention, PlacedSpectrum, Regime, SignedMatrix, matrices
+from tokendynamics.modules import (
+    REGIMES,
+    ConstrainedAttention,
+    NegativeDiagonal,
+    PlacedSpectrum,
+    Regime,
+    SignedMatrix,
+    matrices,
+)
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
@@ -482,6 +490,41 @@ def test_adapters_on_the_queries_keep_the_regime_and_merge(regime: str, form: st
     torch.testing.assert_close(logits(merged, batch), now)
     if regime in SIGNED:
         assert signs == inertia_of(merged.model.layers[0].attention) == expected_inertia(regime, 8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dropout_of_an_adapter_is_not_in_the_keys_and_values(form: str) -> None:
+    network, _ = network_of("language", "intermediate", form)
+    config = peft.LoraConfig(r=2, target_modules=["query"], lora_dropout=0.5, init_lora_weights=False)
+    layer = peft.get_peft_model(network, config).base_model.model.model.layers[0].attention
+    expected = layer.eval().weights()
+    for computed, wanted in zip(layer.train().weights()[:3], expected[:3], strict=True):
+        assert torch.equal(computed, wanted)
+    assert all(part.training for part in layer.modules())
+
+
+@pytest.mark.parametrize("regime", DERIVED)
+def test_masks_on_every_parameter_hold_in_training_and_where_states_are_loaded(regime: str) -> None:
+    def pruned(seed: int) -> tuple[ConstrainedAttention, list[tuple[nn.Module, str]]]:
+        layer = layer_of(regime, seed=seed, terms=[NegativeDiagonal(DIM, HEADS, "diagonal")])
+        parts = [(part, name) for part in layer.modules() for name, _ in part.named_parameters(recurse=False)]
+        for part, name in parts:
+            prune.random_unstructured(part, name, 0.2 if part._parameters[name].numel() > 1 else 0)
+        return layer, parts
+
+    (layer, parts), x = pruned(0), drawn(2, 5, DIM)
+    trained_layer = pruned(1)[0]
+    optimizer = torch.optim.SGD(trained_layer.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        trained_layer(x).square().mean().backward()
+        optimizer.step()
+    layer.load_state_dict(trained_layer.state_dict())
+    masked = layer(x).detach()
+    assert torch.equal(masked, trained_layer(x))
+    for part, name in parts:
+        prune.remove(part, name)
+    assert torch.equal(layer(x), masked)
 
 
 def products_of(layer: ConstrainedAttention) -> tuple[np.ndarray, np.ndarray]:

@@ -39,7 +39,7 @@ def applied_weight(linear: nn.Module, dim: int, like: Tensor) -> Tensor:
     """Return the weight, (output, dim), with which a linear module multiplies.
 
     Of `nn.Linear` it is its weight, also where that is parametrized, normalised or pruned. Other modules (adapters,
-    quantised layers) apply their matrix to the identity: what they return is the matrix that they apply now.
+    quantised layers) apply their matrix to the identity, without dropout: that is for single tokens, not for a weight.
 
     Args:
         linear: An `nn.Linear`, or what has taken its place.
@@ -61,8 +61,21 @@ def applied_weight(linear: nn.Module, dim: int, like: Tensor) -> Tensor:
                 return hook.apply_mask(linear)
         return cast(Tensor, linear.weight)
     probe = torch.eye(dim + 1, dim, dtype=like.dtype, device=like.device)  # the last row is zero: the bias alone
-    images = linear.forward(probe)  # no call: hooks are for the tokens of a network
+    images = _without_dropout(linear).forward(probe)  # no call: hooks are for the tokens of a network
     return (images[:-1] - images[-1]).mT
+
+
+def _without_dropout(module: nn.Module) -> nn.Module:
+    """Return the module where it is not in training, and else a view of it that is not.
+
+    The view has the same parameters. The module itself stays as it is, since other threads may be in it.
+    """
+    if not any(part.training for part in module.modules()):
+        return module
+    view = object.__new__(type(module))
+    parts = {name: part if part is None else _without_dropout(part) for name, part in module._modules.items()}
+    vars(view).update(vars(module) | {"training": False, "_modules": parts})
+    return view
 
 
 Build = Callable[[], Sequence[Tensor]]

@@ -237,10 +237,16 @@ class SignedMatrix(nn.Module):
         blocks, size = self.signs.shape
         self.signs.copy_(_signs(self.sign, blocks, size, self.signs))
 
-    def forward(self) -> Tensor:
-        """Return B, (dim, dim), in float32 at least, under autocast too: half precision does not hold its signs."""
+    def forward(self, *, parts: bool = False) -> Tensor | tuple[Tensor, Tensor | None]:
+        """Return B, (dim, dim), in float32 at least, under autocast too: half precision does not hold its signs.
+
+        Args:
+            parts: Whether to return `symmetric_part` and `skew_part` in its place.
+        """
         with without_autocast(self.lower):
             skew = self.skew_part()
+            if parts:
+                return self.symmetric_part(), skew
             if self.sign == "half":
                 matrix = above_floor(self.symmetric_part(self.signs), skew, (self.signs < 0).sum(-1))
             else:
@@ -482,7 +488,8 @@ class PlacedSpectrum(nn.Module):
     def forward(self) -> Tensor:
         """Return V, (dim, dim), in float32 at least."""
         with without_autocast(self.metric.lower):
-            metric, definite, skew = self.metric.symmetric_part(), self.matrix.symmetric_part(), self.matrix.skew_part()
+            # Called, so that norms and masks of their parameters from before parametrizations are renewed.
+            (metric, _), (definite, skew) = self.metric(parts=True), self.matrix(parts=True)
             of_metric, of_definite = (floor[:, None, None] for floor in product_floors(metric, definite, skew))
             metric = metric + of_metric * eye_like(metric)
             matrix = (definite + of_definite * eye_like(definite)) * self.matrix.signs.unsqueeze(-1)

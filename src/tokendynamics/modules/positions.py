@@ -329,6 +329,10 @@ class NegativeDiagonal(ColumnsBeside):
 
     def coefficients(self) -> Tensor:
         """Return the diagonal of λI or λA, (dim,)."""
+        return self()  # called, so that masks of its parameters are renewed
+
+    def forward(self) -> Tensor:
+        """Return `coefficients`."""
         spread = self.rho.new_zeros(self.dim) if self.log_diagonal is None else self.log_diagonal
         return -(self.rho + spread).exp()
 

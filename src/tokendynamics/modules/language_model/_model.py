@@ -181,8 +181,10 @@ class AdaptiveSoftmax(nn.Module):
         nn.init.zeros_(self.bias)
         nn.init.zeros_(self.clusters.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the log-probabilities of all words, (…, word), for states (…, dim)."""
+    def forward(self, x: Tensor, words: Tensor | None = None) -> Tensor:
+        """Return the log-probabilities of all words, (…, word), for states (…, dim); with `words`, see `nats`."""
+        if words is not None:
+            return self._nats(x, words)
         first = self._first(x)
         frequent = self.ranges[0][0]
         inner = [
@@ -193,6 +195,9 @@ class AdaptiveSoftmax(nn.Module):
 
     def nats(self, x: Tensor, words: Tensor) -> Tensor:
         """Return −log p of one word for each state, (token,), for states (token, dim)."""
+        return self(x, words)  # called, so that hooks and masks of the head hold here too
+
+    def _nats(self, x: Tensor, words: Tensor) -> Tensor:
         frequent, place = self.ranges[0][0], words.clone()
         within = []
         for cluster, (start, end) in enumerate(self.ranges):
@@ -207,9 +212,8 @@ class AdaptiveSoftmax(nn.Module):
 
     def _first(self, x: Tensor) -> Tensor:
         frequent = self.ranges[0][0]
-        weight = torch.cat([self.weight[:frequent], self.clusters.weight])
-        bias = torch.cat([self.bias[:frequent], self.clusters.bias])
-        return at_least_float32(functional.linear(x, weight, bias)).log_softmax(-1)
+        words = functional.linear(x, self.weight[:frequent], self.bias[:frequent])
+        return at_least_float32(torch.cat([words, self.clusters(x)], -1)).log_softmax(-1)
 
     def _within(self, x: Tensor, start: int, end: int) -> Tensor:
         return at_least_float32(functional.linear(x, self.weight[start:end], self.bias[start:end])).log_softmax(-1)
