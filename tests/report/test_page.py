@@ -364,6 +364,7 @@ def test_columns_of_words_begin_at_one_edge_and_numbers_end_at_one() -> None:
     table = Table("", ("Part", "κ", "Passes", "Answer"), tuple(map(tuple, rows)))
     assert table.words == (1, 4)
     assert Table("", ("κ",), ((Cell(UNDEFINED, undefined=True),),)).words == ()
+    assert Table("", ("Instrument", "CI"), ((Cell("1. variance shares"), Cell("0.3 to 1")),)).words == (1,)
 
 
 def test_every_column_of_words_has_its_rule(diagnosis: Diagnosis) -> None:

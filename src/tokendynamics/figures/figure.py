@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -260,11 +261,16 @@ def _sort(value: Value, text: str) -> str | None:
     return f"{value:.6g}" if isinstance(value, float) and ("×" in text or "∞" in text) else None
 
 
+_WORD = re.compile(r"[^\W\d_]{3}")
+"""Three letters: "1 to 2", "7 of 9" and "0.3 (95 % CI 0.1–0.5)" are numbers."""
+
+
 def _holds_words(cell: Cell) -> bool | None:
     """Tell whether a cell holds words rather than a number; None where it holds neither."""
     if cell.undefined or not cell.text:
         return None
-    return cell.value is None and cell.sort is None and cell.text[0] not in "0123456789+−"
+    number_like = cell.text[0] in "0123456789+−" and not _WORD.search(cell.text)
+    return cell.value is None and cell.sort is None and not number_like
 
 
 def _exact(cell: Cell) -> Value:
