@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tokendynamics as td
-from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError
 from tokendynamics.pretrained.discovery.words import block_in_words
 
 DIM, HEADS, WIDTH, VOCABULARY = 24, 4, 6, 30
@@ -201,3 +201,15 @@ def test_a_gain_that_is_no_parameter_is_refused() -> None:
 def test_features_without_their_mean_do_not_show_how_they_are_turned(modules: bool) -> None:
     with pytest.raises(AttentionFactorsError, match="these lie in fewer dimensions than they have features"):
         td.audit(loaded(lambda: Attention("layer", "turned", modules)))
+
+
+class NormedKeys(Attention):
+    def normalized(self, x: Tensor, place: int) -> Tensor:
+        return by_hand(x, 1e-6) * self.k_gain if place else x
+
+
+def test_keys_alone_are_said_to_be_normalized_after_their_one_projection() -> None:
+    ckpt = loaded(lambda: NormedKeys("rms", "", modules=False))
+    assert td.audit(ckpt).attrs["form"].startswith("key is normalized after its projection: the forms")
+    with pytest.raises(ArgumentValueError, match="key normalized after its projection"):
+        td.flow_of(ckpt, layers=[1])

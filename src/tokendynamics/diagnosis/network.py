@@ -185,8 +185,9 @@ def besides_the_form(attention: AttentionLayout) -> list[str]:
         attention: How it was read.
     """
     by_ids = " and depends on token ids" if attention.mask_by_ids else ""
+    their = "their" if attention.normed[1:] else "its"
     besides = {
-        f"{' and '.join(attention.normed)} normalized after their projection": bool(attention.normed),
+        f"{listing(attention.normed)} normalized after {their} projection": bool(attention.normed),
         f"a mask that is neither full nor causal{by_ids}": attention.other_mask,
         "a factor of the logits that depends on the number of tokens": attention.scaled_for is not None,
         "a soft cap": attention.soft_cap is not None,

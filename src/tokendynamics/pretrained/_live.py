@@ -313,9 +313,8 @@ def _check_can_be_watched(network: nn.Module, name: str) -> None:
             "a program without them (TorchScript, torch.export)",
         )
         raise CheckpointError(name, wanted, came, "pass the network that it was made from")
-    layer = next(iter(getattr(network, "layers", ())), None)
-    if isinstance(network, nn.TransformerEncoder | nn.TransformerDecoder) and isinstance(layer, nn.Module):
-        attention = getattr(layer, "self_attn", None)
+    if isinstance(network, nn.TransformerEncoder | nn.TransformerDecoder):
+        attention = getattr(next(iter(network.layers), None), "self_attn", None)
         if isinstance(attention, nn.MultiheadAttention) and not attention.batch_first:
             wanted, came = "a network whose arguments have inputs first", "one with tokens first (batch_first=False)"
             turned = "wrap it in a module whose forward(x) returns network(x.transpose(0, 1)).transpose(0, 1)"

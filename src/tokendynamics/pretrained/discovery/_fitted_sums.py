@@ -229,8 +229,9 @@ class BlockRecord:
         states = self.states(call.y)
         if time is None or call.end == projected:
             return True
-        if any(other_call.is_open(time) and torch.equal(y, states) for other_call, y in self.outputs):
-            return True
+        attending = [other for other, y in self.outputs if other.is_open(time) and torch.equal(y, states)]
+        if attending:
+            return not any(map(self.holds_its_input, attending))
         x = self._alike(call.x)
 
         def scaled(y: Tensor) -> bool:
@@ -243,6 +244,17 @@ class BlockRecord:
 
         earlier = [(earlier_call, y) for earlier_call, y in self.outputs if time < earlier_call.end < call.start]
         return any(scaled(y) and self.carries(earlier_call, time, projected) for earlier_call, y in earlier)
+
+    def holds_its_input(self, call: ModuleCall) -> bool:
+        """Return whether a module gives the states that it reads plus what a module inside gives, or a norm of that."""
+        x, norm = self._alike(call.x), self.norm_giving(self.states(call.y))
+        total = norm[0].x if norm is not None and norm[0].is_inside(call) else call.y
+        if x is None or total is None:
+            return False
+        wanted, later = self.states(total) - x, self.reading_from(x)
+        later.any_skip = False
+        inner = (states for other, states in self.outputs if other.is_inside(call))
+        return any(later.fit(wanted, [states])[0] < _TOLERANCE for states in inner)
 
     def norm_giving(self, states: Tensor) -> tuple[ModuleCall, Norm] | None:
         """Return a norm whose output these states are."""
@@ -621,7 +633,8 @@ def _terms(inside: BlockRecord, total: Tensor) -> tuple[list[tuple[ModuleCall, f
     for call, states in sorted(inside.outputs, key=lambda part: part[0].start):
         usual = torch.equal(states, total) or torch.equal(states, inside.y) or not inside.counts(states)
         same = any(torch.equal(states, other) for _, other in outputs)
-        if not usual and not same and not any(call.is_inside(other) for other, _ in outputs):
+        within = any(call.is_inside(other) for other, _ in outputs)
+        if not usual and not same and not within and not inside.holds_its_input(call):
             outputs.append((call, states))
     if len(outputs) < 2:
         return [], 1.0

@@ -14,6 +14,7 @@ from tokendynamics.pretrained.discovery.layout import (
     Residual,
     as_ranges,
 )
+from tokendynamics.words import listing
 
 _NORMS = {"rms": "RMS norm", "layer": "LayerNorm"}
 _POSITIONS = {
@@ -122,9 +123,9 @@ def form_in_words(attention: AttentionLayout) -> str:
         gated += f"; their factor depends on the number of tokens and is taken for {attention.scaled_for} of them"
     if not attention.normed:
         return f"logits are a bilinear form of what the attention reads{besides}{gated}"
-    several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
-    which = several or attention.normed[0]
-    words = f"{which} are normalized after their projection: the forms are those on normalized tokens, gains included"
+    are, their = ("are", "their") if attention.normed[1:] else ("is", "its")
+    words = f"{listing(attention.normed)} {are} normalized after {their} projection"
+    words += ": the forms are those on normalized tokens, gains included"
     return words + besides + gated
 
 
