@@ -57,6 +57,7 @@ _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(si
 """What a batch system or a closed terminal sends: without a handler no cleaning up, and no word of what is kept."""
 
 _received: list[int] = []
+"""The signals that this process was sent: engines end as `Interrupted`, which does not carry the number on."""
 
 
 @contextmanager
