@@ -476,6 +476,8 @@ class HeadsInBlock(nn.Module):
             heads.reverse()
         if "times a feature" in self.form:
             heads = [head * y[..., :1] for head in heads]
+        if self.form == "heads plus what they read":  # as fused outputs of both parts have it (ViT-22B)
+            return x + self.out(torch.cat(heads, dim=-1) + y)
         if "and a convolution" in self.form:
             return x + self.conv(self.n2(x)) + self.out(torch.cat(heads, dim=-1))
         if self.form == "heads, feed-forward first":
@@ -520,6 +522,7 @@ def test_gates_stand_on_one_part_each_where_one_module_holds_both_or_none_holds_
             "heads times a feature and a convolution",
             "it adds the outputs of conv and out, and which of them is its attention is not known",
         ),
+        ("heads plus what they read", "it adds the output of out, and whether that is its attention is not known"),
         ("a further part", "fn.attn acts on further parts of the sum, and no module reads the state after it"),
     ],
 )

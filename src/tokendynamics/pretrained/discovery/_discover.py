@@ -539,7 +539,10 @@ def _positions(
     states = None if block.x is None else embedded(network, enter, with_one_token(inputs(1)))
     last = None if states is None or states.shape[-2] < 2 else states[..., -1, :] - states[..., -2, :]
     if last is None or not float(last.abs().max()) > 0.0:  # nor where it is NaN
-        return "none" if known or not sees_order(block) else "in the blocks"
+        # Masks, and what a block is given for pairs of its tokens, tell their order by themselves.
+        masked = any(attention.window is not None or attention.other_mask for attention in known)
+        by_itself = not known or not (masked or block.further)
+        return "in the blocks" if by_itself and sees_order(block) else "none"
     normed = any(
         block.x is not None and call.y.shape == block.x.shape and torch.equal(call.y, block.x) and call.norm
         for call in recorded.calls

@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from tokendynamics.pretrained.discovery._calls import ModuleCall
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm, norms_by_function
-from tokendynamics.pretrained.discovery._trials import acts_besides, acts_on, mixes_besides, take_tokens_apart
+from tokendynamics.pretrained.discovery._trials import (
+    acts_besides,
+    acts_on,
+    acts_without_attention,
+    mixes_besides,
+    take_tokens_apart,
+)
 from tokendynamics.pretrained.discovery.attention_call import as_features
 from tokendynamics.pretrained.discovery.layout import Residual
 
@@ -361,7 +367,8 @@ def _attending(inside: BlockRecord, calls: Sequence[ModuleCall], projected: int,
         if call.start > time and not any(mixes_besides(inside.block, call.name, name) for name in others):
             behind = [other for other in inside.calls if time < other.start and other.end <= call.end]
             outer = (inside.name(other) for other in behind if not any(map(other.is_inside, behind)))
-            if take_tokens_apart(inside.block, list(dict.fromkeys(outer))):  # no recurrence behind the attention
+            apart = take_tokens_apart(inside.block, list(dict.fromkeys(outer)))  # no recurrence behind the attention
+            if apart and not acts_without_attention(inside.block, call.name):
                 return [call]
     inside.unknown[:] = [inside.name(call) for call in calls]
     return []

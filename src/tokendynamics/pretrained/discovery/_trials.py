@@ -73,7 +73,7 @@ def mixing_of(block: ModuleCall) -> Mixing:
 
 
 def sees_order(block: ModuleCall) -> bool:
-    """Tell whether a block gives the last token another state when its first two tokens change places.
+    """Tell whether a block gives any later token another state when its first two tokens change places.
 
     Args:
         block: Its call. False where it cannot be run by itself.
@@ -84,7 +84,7 @@ def sees_order(block: ModuleCall) -> bool:
     swapped = x.clone()
     swapped[:, 0], swapped[:, 1] = x[:, 1], x[:, 0]
     outputs = _outputs(block, [x, swapped])
-    return outputs is not None and differ(outputs[1][:, -1], outputs[0][:, -1])
+    return outputs is not None and differ(outputs[1][:, 2:], outputs[0][:, 2:])
 
 
 def takes_rows_apart(block: ModuleCall) -> bool:
@@ -218,6 +218,30 @@ def take_tokens_apart(block: ModuleCall, modules: Sequence[str]) -> bool:
         changing.append(True)
         outputs = None if usual is None or any(mixing) else _outputs(block, [x])
     return outputs is not None and not any(mixing)
+
+
+def acts_without_attention(block: ModuleCall, name: str) -> bool:
+    """Tell whether a module inside a block gives its tokens different states where every attention gives zeros.
+
+    Args:
+        block: Its call. False where it cannot be run by itself, or its attentions give what they gave.
+        name: Of the module in the network.
+    """
+    if block.x is None:
+        return False
+    prefix, gave = f"{block.name}." if block.name else "", list[Tensor]()
+
+    def clear(call: AttentionCall) -> None:
+        call.output.zero_()
+
+    with Hooks() as hooks:
+        hooks.after(submodule(block.module, name.removeprefix(prefix)), lambda states: gave.append(states.clone()))
+        usual = _outputs(block, [block.x])
+        with watching(block.module, clear, of_w=True):
+            outputs = None if usual is None else _outputs(block, [block.x])
+    if outputs is None or len(gave) != 2 or gave[0].shape != gave[1].shape or gave[1].ndim != 3:
+        return False
+    return differ(gave[1], gave[0]) and differ(gave[1], gave[1][:, :1])
 
 
 def keys_of_another_sequence(block: ModuleCall) -> bool:
