@@ -73,6 +73,22 @@ class Torch(nn.Module):
         return self.encoder(self.embed(series))
 
 
+class Lists(nn.Module):
+    """Two lists of blocks that no module of their own runs, as of an encoder and a decoder beside each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        one, other = Tower(), Tower()
+        self.embed, self.one, self.other = one.embed, one.blocks, other.blocks
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        states = [self.embed(one), self.embed(other)]
+        for place, blocks in enumerate((self.one, self.other)):
+            for block in blocks:
+                states[place] = block(states[place])
+        return states[0] - states[1]
+
+
 AGAIN = "runs tower.blocks.0 to tower.blocks.1 again for other inputs; pass its module tower, with inputs= of that"
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "siamese": (Siamese, AGAIN),
@@ -82,6 +98,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "pass its module left or its module right, with inputs= of that",
     ),
     "torch": (lambda: TwoTowers(Torch(), Torch()), "pass its module left.encoder or its module right.encoder"),
+    "two lists": (
+        Lists,
+        "runs other.0 to other.1 on other inputs than one.0 to one.1; "
+        "wrap it in a module that runs one.0 to one.1 or other.0 to other.1 alone",
+    ),
     "twice by itself": (Pairs, "runs blocks.0 to blocks.1 again for other inputs; wrap it in a module that runs them"),
 }
 

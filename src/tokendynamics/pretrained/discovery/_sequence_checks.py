@@ -230,7 +230,8 @@ def check_one_sequence(
     twice = f"runs {_from_to(first)} again for other inputs"
     others = f"runs {_from_to(second)} on other inputs than {_from_to(first)}"
     which = " or ".join(dict.fromkeys(f"its module {tower}" for tower in towers if tower))
-    advice = f"pass {which}, with inputs= of that" if which else "wrap it in a module that runs them once"
+    alone = "them once" if second == first else f"{_from_to(first)} or {_from_to(second)} alone"
+    advice = f"pass {which}, with inputs= of that" if which else f"wrap it in a module that runs {alone}"
     came = f"one that {twice if second == first else others}"
     raise LayoutNotFoundError(type(network).__name__, "a network whose blocks read one sequence", came, advice)
 
