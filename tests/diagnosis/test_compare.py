@@ -295,10 +295,10 @@ def test_a_token_that_is_massive_in_one_is_left_out_in_all() -> None:
 
 def test_depths_are_compared_by_relative_depth(tiny: Callable[..., Checkpoint]) -> None:
     short = tiny("gpt2")
-    long = tiny("gpt2", n_layer=6)
+    long = tiny("gpt2", 1, n_layer=6)
     comparison = td.compare(short, long, texts=PROMPTS, names=["short", "long"])
     assert "Depths differ (3 and 6 layers)" in str(comparison)
-    assert "The weights of long and short were not compared because their depths differ (3 and 6)." in str(comparison)
+    assert "The weights of long and short were not compared because their depths differ (6 and 3)." in str(comparison)
     a, b = (trace.consensus_within.sel(site="feed_forward").values for trace in comparison.traces)
     np.testing.assert_allclose(
         comparison.difference.consensus_within.sel(site="feed_forward")[0], b[::2] - a, atol=1e-12
@@ -312,7 +312,7 @@ def test_widths_that_differ_leave_shares_and_ratios(tiny: Callable[..., Checkpoi
     comparison = td.compare(tiny("gpt2"), tiny("gpt2", n_embd=16), texts=PROMPTS, names=["narrow", "wide"])
     assert comparison.partings == (None,)
     assert comparison.gaps is None
-    assert "The weights of wide and narrow were not compared because their widths differ (8 and 16)." in str(comparison)
+    assert "The weights of wide and narrow were not compared because their widths differ (16 and 8)." in str(comparison)
     assert str(comparison).count("were not compared") == 1  # one sentence, and no table of what is undefined
     page = page_of(comparison)
     assert "Differences of products and matrices" not in page

@@ -136,10 +136,10 @@ def test_what_cannot_be_compared_says_why(tiny: Callable[..., Checkpoint]) -> No
     short, long, wide = tiny("gpt2"), tiny("gpt2", n_layer=6), tiny("gpt2", n_embd=16)
     gaps = differences(short, long, wide)
     assert (
-        said(gaps, 0) == "The feed-forward weights of b and a were not compared because their depths differ (3 and 6)."
+        said(gaps, 0) == "The feed-forward weights of b and a were not compared because their depths differ (6 and 3)."
     )
     assert (
-        said(gaps, 1) == "The feed-forward weights of b and a were not compared because their widths differ (8 and 16)."
+        said(gaps, 1) == "The feed-forward weights of b and a were not compared because their widths differ (16 and 8)."
     )
     assert td.load(network_of("mamba")[0]).feed_forward(1) == "it has none"
 

@@ -209,8 +209,8 @@ def sizes_differ(first: Checkpoint, other: Checkpoint, *sizes: str) -> str:
     """Say which of some sizes of two networks differs; empty where none does.
 
     Args:
-        first: One network.
-        other: Another.
+        first: The network that the sentence names first.
+        other: The one that it names second.
         sizes: Of "widths", "depths" and "heads".
     """
     for size in sizes:

@@ -421,7 +421,8 @@ def _weights_findings(pair: tuple[str, str], measured: Measured, place: int) -> 
         return [Finding(text, "weights", {"why": "not requested"})]
     (products, unlike), parts = measured.products, measured.feed_forward
     if unlike[place] and unlike[place] == parts.reasons[place]:
-        return [not_compared("The weights", pair, unlike[place])]
+        # Which layers are missing follows from the weights of all others: these were compared, and that has been said.
+        return [] if measured.missing[place] else [not_compared("The weights", pair, unlike[place])]
     table = parts.table.isel(other=place)
     return [
         weights_finding(pair, products.isel(other=place), unlike[place]),

@@ -101,7 +101,7 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
     """
     differences = []
     for other in ckpts[1:]:
-        if unlike := sizes_differ(ckpts[0], other, "depths"):
+        if unlike := sizes_differ(other, ckpts[0], "depths"):
             differences.append(_nothing(unlike))
             continue
         try:

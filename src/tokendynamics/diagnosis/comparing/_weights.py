@@ -128,7 +128,7 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
         CheckpointError: A tensor cannot be read.
     """
     depths = [ckpt.architecture.layers for ckpt in ckpts]
-    unlike = [""] + [sizes_differ(ckpts[0], other, "widths", "depths", "heads") for other in ckpts[1:]]
+    unlike = [""] + [sizes_differ(other, ckpts[0], "widths", "depths", "heads") for other in ckpts[1:]]
     unread: list[list[str]] = [[] for _ in ckpts]
     norms = {name: np.full((len(ckpts), max(depths)), np.nan) for name in CIRCUITS}
     heads = max([1, *(layer.attention.heads for layer in ckpts[0].layout.layers if layer.attention is not None)])
@@ -330,7 +330,7 @@ def feed_forward_differences(ckpts: Sequence[Checkpoint], report: Progress) -> F
         CheckpointError: A tensor cannot be read.
     """
     depths = [ckpt.architecture.layers for ckpt in ckpts]
-    pairs = [_Pair(sizes_differ(ckpts[0], other, "widths", "depths")) for other in ckpts[1:]]
+    pairs = [_Pair(sizes_differ(other, ckpts[0], "widths", "depths")) for other in ckpts[1:]]
     norms = np.full((len(ckpts), max(depths)), np.nan)
     differences = np.full((2, len(pairs), max(depths)), np.nan)
     for layer in tracked(range(1, max(depths) + 1), report, "comparing the feed-forward weights"):

@@ -328,7 +328,7 @@ def head_effects_of(
 
 
 def _why_without_heads(first: Checkpoint, other: Checkpoint) -> str:
-    if why := sizes_differ(first, other, "depths", "heads"):
+    if why := sizes_differ(other, first, "depths", "heads"):
         return why
     for ckpt in (first, other):
         if not any(layer.attention is not None for layer in ckpt.layout.layers):

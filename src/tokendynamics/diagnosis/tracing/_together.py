@@ -102,7 +102,7 @@ def run_together(
     prompts, given = several[0], [inputs_of(*pair, truncate, report) for pair in zip(ckpts, several, strict=True)]
     _check_given(ckpts, prompts, given)
     together = Together(tokens_shared=_same_tokens(given), given=given)
-    widths = [sizes_differ(ckpts[0], other, "widths") for other in ckpts[1:]]
+    widths = [sizes_differ(other, ckpts[0], "widths") for other in ckpts[1:]]
     together.unpaired = widths if together.tokens_shared else [_why_apart(given[0], rest) for rest in given[1:]]
     rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
     losses: list[dict[int, Tensor]] = [{} for _ in ckpts]
