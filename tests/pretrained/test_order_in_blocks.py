@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
+from tokendynamics.numerics import CheckpointError
 
 DIM, HEADS, VOCABULARY = 16, 2, 30
 
@@ -62,10 +63,14 @@ def test_what_tells_the_order_of_the_tokens_is_found_in_blocks_whose_attention_i
 ) -> None:
     torch.manual_seed(2)
     network: Any = Network(form).eval()
-    layout = td.load(network, inputs={"ids": torch.randint(0, VOCABULARY, (4, 9))}).layout
+    ckpt = td.load(network, inputs={"ids": torch.randint(0, VOCABULARY, (4, 9))})
+    layout = ckpt.layout
     assert all(layer.attention is not None for layer in layout.layers)
     assert layout.positions == positions
     x = torch.randn(1, 9, DIM)  # swapped tokens swap their states and change no other one where nothing tells the order
     swapped = x[:, [1, 0, *range(2, 9)]]
     alike = torch.allclose(network.blocks[0](x)[:, 2:], network.blocks[0](swapped)[:, 2:], atol=1e-5)
     assert alike is (positions == "none")
+    words = "something inside the blocks that no module" if form else "got none"
+    with pytest.raises(CheckpointError, match=words):
+        ckpt.under({"positions": 0})

@@ -30,6 +30,9 @@ from tokendynamics.pretrained.edits.variant import OF_ATTENTION, PARTS, Variant
 from tokendynamics.pretrained.feed_forward import feed_forward_problem, feed_forward_weights
 from tokendynamics.pretrained.network import evaluating, submodule
 
+_NOT_APART = {"none": "none", "in the blocks": "something inside the blocks that no module or table gives alone"}
+"""What a network has instead of positions that can be taken away."""
+
 
 class VariedNetwork(Hooks):
     """Hooks that change what a network does; its weights and its code stay as they are.
@@ -219,8 +222,8 @@ class VariedNetwork(Hooks):
         came = "" if self._layout.positional else f"{self._layout.positions} ones, found nowhere"
         if unread is not None:
             came = f"layer {unread}, whose attention is not read: {self._layout.layers[unread - 1].problem}"
-        elif came and self._layout.positions == "none":
-            came = "none"
+        elif came and self._layout.positions in _NOT_APART:
+            came = _NOT_APART[self._layout.positions]
         if came:
             raise CheckpointError(self._name, "positions that can be taken away", came)
         return self._layout.positional
