@@ -139,7 +139,7 @@ def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.
         return "", network
     if half is None or half not in has or not two:
         wanted = " or ".join(map(repr, has)) if two else "None"
-        came = f"{shown(half)} for {origin}, which has {'two halves' if two else 'no halves'}"
+        came = f"{shown(half)} for {origin}, which has {'two halves' if two else 'no halves that run alone'}"
         raise ArgumentValueError("half", wanted, came, "name the one to use" if two else "leave it out")
     name, inner = has[half]
     return f"{inside}{name}", inner
